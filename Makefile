@@ -1,0 +1,41 @@
+# Every target that needs .venv makes it, with requirements/install.sh; that takes minutes once and no time afterwards.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test lint lock clean
+
+PACKAGES := tidemill rollout trainer cell bench
+EXTRAS := operator rollout trainer cell tasks cpu dev
+ARGS ?=
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make .venv: Python, the locked packages, this project
+	@requirements/install.sh
+
+quickstart: setup ## train a real model with real agents on this machine, in a new folder under runs/
+	@folder=runs/quickstart; n=1; \
+	while [ -n "$$(ls -A "$$folder" 2>/dev/null)" ]; do n=$$((n + 1)); folder=runs/quickstart-$$n; done; \
+	if [ "$$n" -gt 1 ]; then echo "runs/quickstart is taken by an earlier run: this one goes to $$folder"; fi; \
+	.venv/bin/tidemill run examples/quickstart/rljob.yaml --workdir "$$folder" $(ARGS)
+
+test: setup ## run the tests; ARGS="-k waterlevel" is handed to pytest
+	@.venv/bin/pytest $(ARGS)
+
+lint: setup ## ruff, mypy (strict), import rules
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy $(PACKAGES)
+	@.venv/bin/lint-imports
+
+lock: setup ## resolve requirements/*.in anew, keeping versions that still fit; ARGS=--upgrade takes the newest
+	@uv="$$(command -v "$${XDG_CACHE_HOME:-$$HOME/.cache}/tidemill/installer/bin/uv" || command -v uv)"; \
+	compile="$$uv pip compile --quiet --python-platform x86_64-manylinux_2_28 --generate-hashes --no-emit-index-url $(ARGS)"; \
+	export UV_CUSTOM_COMPILE_COMMAND="make lock"; \
+	$$compile --python-version 3.8 requirements/installer.in -o requirements/installer.lock; \
+	$$compile --python-version 3.12 pyproject.toml requirements/cpu.in $(EXTRAS:%=--extra %) \
+		--overrides requirements/cpu.overrides --excludes requirements/cpu.excludes -o requirements/cpu.lock
+
+clean: ## remove .venv and caches; runs/ stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

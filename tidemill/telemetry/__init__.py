@@ -1,0 +1,1 @@
+"""What the processes say about themselves: logs for people who search, events for reports."""

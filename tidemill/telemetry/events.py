@@ -1,0 +1,145 @@
+"""What happened in a job, as records: lines of `metrics.jsonl`. The conductor writes them; live view, summary and report read nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tidemill.wire.cell import Role
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
+    time: float  # unix seconds
+
+
+class JobStarted(Event, frozen=True, tag="job-started"):
+    """Also written at every resume."""
+
+    job: str
+    mode: str
+    steps: int
+    cells: tuple[str, ...]
+    capacities: tuple[int, ...]
+    cores_shared: bool  # cells share CPU cores: times mean nothing
+    resumed: bool = False
+
+
+class TideRead(Event, frozen=True, tag="tide"):
+    """Written whenever one of the numbers changes."""
+
+    dispatched: int
+    started: int
+    terminated: int
+    rollout_capacity: int
+    ready_groups: int
+    step: int
+    burst: int  # from 1; 0 outside of bursts, where only evaluations are dispatched
+
+
+class RoleAcknowledged(Event, frozen=True, tag="role"):
+    """A cell is in this role from now. Between a flip's start (see `FlipEnded.seconds`) and this it is in neither."""
+
+    cell: str
+    role: Role
+    epoch: int
+
+
+class FlipEnded(Event, frozen=True, tag="flip"):
+    cell: str
+    to: Role
+    epoch: int
+    seconds: float
+    phases: dict[str, float]
+    calls_in_flight: int
+
+
+class ExecutionEnded(Event, frozen=True, tag="execution"):
+    execution: str
+    group: int
+    task: str
+    seconds: float
+    turns: int
+    sampled_tokens: int
+    score: float | None
+    dropped: str = ""  # reason, when it is not trained
+    evaluation: bool = False  # on a held-out task: scored, never trained
+
+
+class GroupDropped(Event, frozen=True, tag="group-dropped"):
+    """The whole group is not trained: fewer than two of its executions were scored, or it became too old."""
+
+    group: int
+    task: str
+    reason: str
+
+
+class StepCommitted(Event, frozen=True, tag="step"):
+    step: int  # 1 after the first
+    seconds: float
+    groups: int
+    executions: int
+    trained_tokens: int
+    mean_score: float | None
+    staleness: int  # publications, largest of the step
+    statistics: dict[str, float]
+    contributions: dict[str, int]  # micro-steps by cell
+    staleness_updates: int = 0  # the same in optimizer updates since the weights it was dispatched under
+
+
+class VersionPublished(Event, frozen=True, tag="publication"):
+    version: int
+    step: int
+    digest: str
+
+
+class WeightsLoaded(Event, frozen=True, tag="weights"):
+    cell: str
+    version: int
+    digest: str
+
+
+class EvaluationEnded(Event, frozen=True, tag="evaluation"):
+    """Held-out tasks under one policy version; never trained."""
+
+    version: int
+    executions: int
+    mean_score: float
+
+
+class ConditionChanged(Event, frozen=True, tag="condition"):
+    """Something holds the job back, or (empty text) no longer does."""
+
+    kind: str
+    text: str
+
+
+class JobEnded(Event, frozen=True, tag="job-ended"):
+    phase: str
+    reason: str = ""
+
+
+AnyEvent = (
+    JobStarted
+    | TideRead
+    | RoleAcknowledged
+    | FlipEnded
+    | ExecutionEnded
+    | GroupDropped
+    | StepCommitted
+    | VersionPublished
+    | WeightsLoaded
+    | EvaluationEnded
+    | ConditionChanged
+    | JobEnded
+)
+
+
+def read_events(path: Path) -> Iterator[AnyEvent]:
+    """Events of a `metrics.jsonl`, oldest first. A last line cut short by a crash is left out."""
+    decoder = msgspec.json.Decoder(AnyEvent)
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                yield decoder.decode(line)

@@ -1,0 +1,59 @@
+"""Structured logs: one event a line, JSON, with the fields that find it again (job, cell, execution, epoch)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, process: str, fields: dict[str, Any]) -> None:
+        super().__init__()
+        self._fixed = {"process": process, **fields}
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **self._fixed,
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def start(process: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Send this process's logs to standard error, each line with `process` and `fields`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines(process, fields))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for noisy in ("asyncio", "aiohttp.access", "httpx", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class Log:
+    """`log = Log(__name__); log.info("flip ended", cell="cell-1", epoch=3)`: the message is constant, what varies is a field."""
+
+    def __init__(self, name: str, **fields: Any) -> None:
+        self._logger = logging.getLogger(name)
+        self._fields = fields
+
+    def bind(self, **fields: Any) -> Log:
+        return Log(self._logger.name, **{**self._fields, **fields})
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._logger.info(event, extra={"fields": {**self._fields, **fields}})
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._logger.warning(event, extra={"fields": {**self._fields, **fields}})
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._logger.error(event, extra={"fields": {**self._fields, **fields}})
+
+    def exception(self, event: str, **fields: Any) -> None:
+        self._logger.exception(event, extra={"fields": {**self._fields, **fields}})

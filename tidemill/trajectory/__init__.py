@@ -1,0 +1,1 @@
+"""What an execution sampled, as records and as training data. Pure."""

@@ -1,0 +1,27 @@
+"""From scores to the weight of every trained token, so that the loss of a step is a plain sum over tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+SMALLEST_DEVIATION = 1e-6
+"""Scores that differ by less differ by rounding."""
+
+
+def advantages(scores: Sequence[float]) -> tuple[float, ...]:
+    """Each score relative to its group: (score - mean) / standard deviation of the group's own scores.
+
+    GRPO (arXiv 2402.03300), GSPO (2507.18071), DAPO (2503.14476) and CISPO (2506.13585) define it alike; they differ in the loss.
+    The deviation divides by n: the scores are the whole group, not a sample of it. Equal scores say nothing: all advantages are 0.
+    """
+    mean = math.fsum(scores) / len(scores)
+    deviation = math.sqrt(math.fsum((s - mean) ** 2 for s in scores) / len(scores))
+    if deviation < SMALLEST_DEVIATION:
+        return (0.0,) * len(scores)
+    return tuple((s - mean) / deviation for s in scores)
+
+
+def token_weight(advantage: float, trained_tokens: int, executions_per_step: int) -> float:
+    """Token losses are averaged inside an execution, then over the B * N executions of a step, whatever was dropped."""
+    return advantage / (trained_tokens * executions_per_step)

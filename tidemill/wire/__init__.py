@@ -1,0 +1,1 @@
+"""Messages between the processes, and one client for each process that answers them."""

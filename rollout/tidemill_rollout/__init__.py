@@ -1,0 +1,1 @@
+"""Rollout: the gateway, the engine, the conductor, harnesses, sandboxes and tasks."""

@@ -1,0 +1,1 @@
+"""The agent programs, and how each is started."""

@@ -1,0 +1,1 @@
+"""What an execution's work is worth."""

@@ -1,0 +1,54 @@
+"""Scores an execution's work with its task's tests: in a fresh jail without a way out, on a copy, after the harness is dead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill_rollout.sandbox import tree
+from tidemill_rollout.sandbox.mounts import LOGS, TESTS
+from tidemill_rollout.sandbox.process import Launch, ProcessSandbox
+from tidemill_rollout.scoring.reward import RewardError, read_reward
+from tidemill_rollout.tasks.source import Task
+
+
+class EvaluatorFailed(Exception):
+    """The evaluator did not come to a score: not a zero. The caller tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    score: float
+    reason: str  # what it rests on, for people
+    seconds: float
+
+
+async def evaluate(sandbox: ProcessSandbox, task: Task, work: Path, logs: Path, folder: Path) -> Evaluation:
+    """Score `work`. `logs` are the harness's, which tests may read; `folder` is made anew and takes the copy, the tests' logs and their output.
+
+    Raises:
+        EvaluatorFailed: the tests ran out of time, broke a limit or wrote no valid reward.
+    """
+    try:
+        await tree.remove(folder)
+        (folder / "logs" / "verifier").mkdir(parents=True)
+        await tree.copy(work, folder / "work")
+    except (tree.TreeError, OSError) as problem:
+        raise EvaluatorFailed(f"task {task.name}: the work could not be copied: {problem}") from problem
+    launch = Launch(
+        command=("bash", f"{TESTS}/test.sh"),
+        environment=dict((*task.environment, *task.verifier_environment)),
+        files={TESTS: task.tests, **{f"{LOGS}/{name}": logs / name for name in ("agent", "artifacts")}},
+    )
+    output = folder / "output.log"
+    ended = await sandbox.run(launch, work=folder / "work", logs=folder / "logs", output=output, seconds=task.verifier_seconds)
+    if ended.timed_out or ended.stopped:
+        why = ended.stopped or f"not done within {task.verifier_seconds:g} s"
+        raise EvaluatorFailed(f"task {task.name}: tests: {why}; their output ends with {ended.tail[-300:]!r}")
+    try:
+        score = read_reward(folder / "logs" / "verifier")
+    except RewardError as problem:
+        raise EvaluatorFailed(
+            f"task {task.name}: tests ended with exit code {ended.exit_code}: {problem}; their output ends with {ended.tail[-300:]!r}"
+        ) from problem
+    return Evaluation(score, f"tests ended with exit code {ended.exit_code}", ended.seconds)

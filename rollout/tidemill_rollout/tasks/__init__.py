@@ -1,0 +1,1 @@
+"""What the agents work on: tasks in Harbor's layout."""

@@ -1,0 +1,83 @@
+"""Folders of hostile shapes."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidemill_rollout.sandbox import tree
+
+
+def hostile(folder: Path) -> Path:
+    """Links to elsewhere, pipes, sockets, a folder without rights, and one nested deeper than a path can name."""
+    folder.mkdir()
+    (folder / "file").write_text("content")
+    (folder / "script").write_text("#!/bin/sh\n")
+    (folder / "script").chmod(0o755)
+    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "loop").symlink_to(folder)
+    os.mkfifo(folder / "pipe")
+    (folder / "closed").mkdir()
+    (folder / "closed" / "file").write_text("x")
+    (folder / "closed").chmod(0)
+    return folder
+
+
+def nested(folder: Path, depth: int = 850) -> None:
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("deep", dir_fd=here)
+        below = os.open("deep", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_measuring_counts_blocks_and_entries_and_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(100_000))
+    (tmp_path / "link").symlink_to("/usr")
+    assert 100_000 <= tree.measure(tmp_path, sys.maxsize) < 120_000
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 10**12)
+    assert tree.measure(tmp_path, sys.maxsize) < 120_000
+
+
+def test_a_million_empty_files_are_not_free(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / str(number)).touch()
+    assert tree.measure(tmp_path, sys.maxsize) >= 1000 * tree.INODE_BYTES
+
+
+async def test_measuring_stops_when_it_has_seen_enough_and_where_no_path_reaches(tmp_path: Path) -> None:
+    assert tree.measure(tmp_path / "gone", 10) == 0
+    (tmp_path / "very").mkdir()
+    nested(tmp_path / "very")
+    assert tree.measure(tmp_path, 10**9) > 10**9
+    await tree.remove(tmp_path / "very")
+
+
+async def test_a_copy_keeps_links_and_modes_and_ignores_what_the_links_point_to(tmp_path: Path) -> None:
+    source = hostile(tmp_path / "source")
+    (source / "closed").chmod(0o700)
+    await tree.copy(source, tmp_path / "copy")
+    assert (tmp_path / "copy" / "link").is_symlink()
+    assert (tmp_path / "copy" / "loop").is_symlink()
+    assert os.access(tmp_path / "copy" / "script", os.X_OK)
+    assert (tmp_path / "copy" / "file").read_text() == "content"
+
+
+async def test_a_copy_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(tree.TreeError, match="No such file"):
+        await tree.copy(tmp_path / "gone", tmp_path / "copy")
+
+
+async def test_whatever_was_left_behind_can_be_removed(tmp_path: Path) -> None:
+    folder = hostile(tmp_path / "left")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+    nested(folder)
+    await tree.remove(folder)
+    assert not folder.exists()
+    await tree.remove(folder)

@@ -1,0 +1,49 @@
+"""Bodies in and out of our routes in vLLM's server: the same messages and the same shape of error as everywhere, and the job's token."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tidemill.wire.http import TOKEN_VARIABLE, Problem
+
+PUBLIC_PATHS = ("/health", "/metrics")
+
+
+async def read[T](request: Request, kind: type[T]) -> T | Response:
+    """The body as a message, or the answer that says why it is none."""
+    try:
+        return msgspec.json.decode(await request.body(), type=kind)
+    except msgspec.MsgspecError as cause:
+        return refusal(400, f"{request.url.path}: not a {kind.__name__}: {cause}")
+
+
+def reply(message: Any) -> Response:
+    return Response(msgspec.json.encode(message), media_type="application/json")
+
+
+def refusal(status: int, reason: str) -> Response:
+    return Response(msgspec.json.encode(Problem(reason)), status_code=status, media_type="application/json")
+
+
+class Guard:
+    """ASGI middleware (`--middleware`): every path but `PUBLIC_PATHS` asks for the job's token. vLLM's own covers only some of its routes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._wanted = f"Bearer {os.environ[TOKEN_VARIABLE]}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket") and scope["path"] not in PUBLIC_PATHS:
+            given = Headers(scope=scope).get("authorization", "").encode()
+            if not hmac.compare_digest(given, self._wanted):
+                await refusal(401, f"{scope['path']}: missing or wrong bearer token")(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -1,0 +1,105 @@
+"""Token-in/token-out: the route the gateway calls. It takes the place of vLLM's route of the same path, which names versions only at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from vllm.exceptions import VLLMClientError
+from vllm.inputs import TokensPrompt
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+from tidemill.telemetry.logs import Log
+from tidemill.wire.engine import Generate, Sampled, Sampling
+from tidemill_rollout.engine.answers import read, refusal
+from tidemill_rollout.engine.control import Control
+from tidemill_rollout.engine.versions import Run, versions_of
+
+if TYPE_CHECKING:
+    from vllm.logprobs import Logprob
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.output_processor import RequestOutputCollector, RequestState
+
+log = Log(__name__)
+
+PATH = "/inference/v1/generate"
+
+
+class GenerateRoute:
+    def __init__(self, engine: AsyncLLM, control: Control, max_length: int) -> None:
+        self._engine = engine
+        self._control = control
+        self._max_length = max_length
+        self._aborting: set[asyncio.Task[None]] = set()
+
+    async def answer(self, request: Request) -> Response:
+        call = await read(request, Generate)
+        if isinstance(call, Response):
+            return call
+        if reason := self._control.refuses_calls():
+            return refusal(409, reason)
+        room = self._max_length - len(call.token_ids)
+        if not call.token_ids or room < 1:
+            return refusal(400, f"call {call.request_id}: {len(call.token_ids)} tokens; between 1 and {self._max_length - 1} can be continued")
+        try:
+            prompt = TokensPrompt(prompt_token_ids=list(call.token_ids))
+            queue = await self._engine.add_request(call.request_id, prompt, sampling_params(call.sampling, room))
+        except (VLLMClientError, ValueError) as cause:
+            return refusal(400, f"call {call.request_id}: {cause}")
+        return StreamingResponse(self._lines(queue), media_type="application/x-ndjson")
+
+    async def _lines(self, queue: RequestOutputCollector) -> AsyncIterator[bytes]:
+        # The state keeps (version, first token) of every run. vLLM drops it from its table at the end, when the last output carries the runs itself.
+        state = self._engine.output_processor.request_states.get(queue.request_id)
+        sent = 0
+        finished = False
+        try:
+            while not finished:
+                output = await queue.get()
+                assert isinstance(output, RequestOutput)  # the only kind a sampling request yields
+                sampled = as_sampled(output, state, sent)
+                sent += len(sampled.token_ids)
+                finished = output.finished
+                yield msgspec.json.encode(sampled) + b"\n"
+        finally:
+            queue.close()
+            if not finished:  # the gateway has hung up. A task of its own, because this one is being cancelled.
+                abort = asyncio.create_task(self._engine.abort(queue.request_id, internal=True))
+                self._aborting.add(abort)
+                abort.add_done_callback(self._aborting.discard)
+
+
+def sampling_params(sampling: Sampling, room: int) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=min(sampling.max_tokens, room),
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        stop=list(sampling.stop),
+        stop_token_ids=list(sampling.stop_token_ids),
+        seed=sampling.seed,
+        logprobs=0,  # of the sampled token only
+        detokenize=bool(sampling.stop),  # text is needed only to find stop strings
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def as_sampled(output: RequestOutput, state: RequestState | None, first: int) -> Sampled:
+    """What vLLM has sampled since the last output; `first` tokens were sampled before."""
+    [completion] = output.outputs
+    token_ids = tuple(completion.token_ids)
+    entries = cast("list[dict[int, Logprob]]", completion.logprobs or [])  # one for each token, because `sampling_params` asks for them
+    logprobs = tuple(entry[token].logprob for token, entry in zip(token_ids, entries, strict=True))
+    versions = versions_of(runs_of(output, state), first, len(token_ids))
+    ending = completion.finish_reason if completion.finish_reason in ("stop", "length", "abort") else ""  # "error": the stream counts as cut
+    return Sampled(token_ids, logprobs, versions, ending)
+
+
+def runs_of(output: RequestOutput, state: RequestState | None) -> Sequence[Run]:
+    if output.outputs[0].weight_versions is not None:
+        return [Run(int(span.version), span.start) for span in output.outputs[0].weight_versions]
+    return [Run(int(version), start) for version, start in state.weight_version_starts] if state else []

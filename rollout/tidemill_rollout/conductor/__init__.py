@@ -1,0 +1,1 @@
+"""The conductor: one process per job that dispatches executions, keeps what they sampled, hands out micro-steps and grants roles."""

@@ -1,0 +1,351 @@
+"""The conductor itself: the store, what is only in memory, and the loop that calls the decisions and does what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from tidemill.telemetry.events import JobStarted, TideRead
+from tidemill.telemetry.logs import Log
+from tidemill.wire.cell import CellClient, CellState, RoleOrder
+from tidemill.wire.conductor import Applied, Grant, LeaseReply, LeaseRequest, Published, Tide, Work
+from tidemill.wire.gateway import GatewayClient
+from tidemill.wire.http import Board, Refused, Unreachable, WireError
+from tidemill_rollout.conductor import bursts, cells, conditions, controller, events, executions, job, progress, steps, tide, work
+from tidemill_rollout.conductor.cells import Cell, Reports
+from tidemill_rollout.conductor.conditions import Conditions
+from tidemill_rollout.conductor.controller import Holder
+from tidemill_rollout.conductor.executions import Execution
+from tidemill_rollout.conductor.life import Lives
+from tidemill_rollout.conductor.sandboxes import Sandboxes
+from tidemill_rollout.conductor.settings import Settings
+from tidemill_rollout.conductor.store import Database, Store, Unwritable
+
+T = TypeVar("T")
+_log = Log(__name__)
+
+TICK_SECONDS = 0.5
+"""How often time alone is looked at: leases, silent agents, group time-outs."""
+
+PAUSE_SECONDS = 0.01
+"""Between two passes, so that changes that come close together cost one."""
+
+CALM_SECONDS = 3.0
+"""After a failed write, as long without another before the disk counts as good: small writes succeed on a nearly full disk, large ones do not."""
+
+GATEWAY_POLL_SECONDS = 2.0
+GATEWAY_PATIENCE_SECONDS = 20.0
+"""A gateway that restarts is away for a few seconds; after this long it is a condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job's conductor lives, and whom it calls."""
+
+    workdir: Path
+    tasks: tuple[str, ...]  # names
+    held_out: tuple[str, ...]
+    cores_shared: bool
+    token: str
+
+
+class Conductor:
+    def __init__(
+        self,
+        settings: Settings,
+        place: Place,
+        store: Store,
+        sandboxes: Sandboxes,
+        gateway: GatewayClient,
+        session: aiohttp.ClientSession,
+        tasks: asyncio.TaskGroup,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.place = place
+        self.store = store
+        self.clock = clock
+        self.conditions = Conditions()
+        self.reports = Reports(since=clock())
+        self.holder = Holder(expires=clock() + controller.TERM_SECONDS)
+        self.board = Board()  # moves with what `tide` says
+        self.board.sequence = int(clock() * 1000)  # larger than any of the process before, so that its readers do not wait for it in vain
+        self.work = Board()  # moves with every change of the store
+        self.last_pass = clock()
+        self.tide: Tide | None = None
+        self._told: TideRead | None = None
+        self._changed = asyncio.Event()
+        self._gateway = gateway
+        self._session = session
+        self._sandboxes = sandboxes
+        self._lives = Lives(settings, self, gateway, sandboxes, place.workdir / "trajectories", clock)
+        self._living: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        self._orders: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        self._outbox = events.Outbox(store, place.workdir / "metrics.jsonl")
+        self._tasks = tasks
+        self._running: set[asyncio.Task[None]] = set()
+        self._unwritable = -CALM_SECONDS  # when a write failed last
+        store.on_change = self._changed.set
+
+    async def start(self, retry_failed: bool) -> None:
+        """Open the store and go on. What fails from now on ends the task group, and so the process: its next start goes on from the store."""
+        resumed = await self.commit(lambda db: self._open(db, retry_failed))
+        _log.info("job opened", resumed=resumed)
+        for execution in await self.commit(lambda db: executions.in_state(db, "Evaluating")):
+            self._give_life(execution)
+        await self._show()
+        self._spawn(self._keep_going())
+        self._spawn(self._watch_gateway())
+
+    async def stop(self) -> None:
+        """Kill the harnesses; the store keeps their executions as running, and the next start queues them again."""
+        for task in tuple(self._running):
+            task.cancel()
+        await self._sandboxes.stop_all()
+
+    def change(self, what: Callable[[Database], T]) -> T:
+        """One transaction. Raises `Unwritable`, which also becomes a condition, and whatever `what` refuses."""
+        try:
+            with self.store.transaction() as db:
+                return what(db)
+        except Unwritable as trouble:
+            self._note_unwritable(trouble)
+            raise
+
+    async def commit(self, change: Callable[[Database], T]) -> T:
+        """One transaction, repeated until the disk takes it."""
+        while True:
+            try:
+                return self.change(change)
+            except Unwritable:
+                await asyncio.sleep(TICK_SECONDS)
+
+    async def written(self, write: Callable[[], object]) -> None:
+        """A file, repeated until the disk takes it."""
+        while True:
+            try:
+                write()
+            except OSError as trouble:
+                self._note_unwritable(trouble)
+                await asyncio.sleep(TICK_SECONDS)
+            else:
+                return
+
+    def cells(self, db: Database) -> tuple[Cell, ...]:
+        return cells.read(db, self.reports, self.clock())
+
+    def report(self, state: CellState) -> Grant:
+        """An agent tells its state and learns its grant."""
+
+        cells.current_grant(self.store.db, state.cell)
+        self.reports.last[state.cell] = (state, self.clock())  # also when nothing can be written: a full disk makes no agent silent
+        self._changed.set()
+
+        def note(db: Database) -> Grant:
+            cells.note_report(db, state, self.clock())
+            return cells.current_grant(db, state.cell)
+
+        return self.change(note)
+
+    async def next_work(self, request: LeaseRequest, alive: Callable[[], bool]) -> LeaseReply:
+        """Long poll. `alive` is whether the asker still listens: nothing is leased to a trainer that has gone."""
+        self.change(lambda db: work.admit(db, request))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(request.wait_seconds, 60.0)
+        while True:
+            seen = self.work.sequence
+            reply = self.change(lambda db: work.next_work(db, request, cells.current_grant(db, request.cell), self.clock()))
+            left = until - loop.time()
+            if reply is not None:
+                return reply
+            if left <= 0:
+                return LeaseReply(Work.WAIT, step=bursts.committed_steps(self.store.db))
+            await self.work.newer_than(seen, left)
+            if not alive():
+                raise Refused(f"cell {request.cell}: the trainer hung up while it waited")
+
+    def applied(self, step: int, told: Applied) -> None:
+        """A step is committed; a copy of the store goes beside its weights, so that the checkpoint is whole."""
+        if self.change(lambda db: steps.commit(db, step, told, self.clock())):
+            _log.info("step committed", step=step + 1, checkpoint=told.checkpoint)
+            self._spawn(self._copy_store(told.checkpoint))
+
+    def published(self, told: Published) -> None:
+        def publish(db: Database) -> bool:
+            if not bursts.publish(db, told, self.clock()):
+                return False
+            controller.end_burst(db, self.settings, self.cells(db), self.clock())
+            return True
+
+        if self.change(publish):
+            _log.info("weights published", version=told.version, step=told.step)
+
+    def controller(self, db: Database) -> str:
+        return controller.held(db, self.holder, self.clock()) or "conductor"
+
+    def _open(self, db: Database, retry_failed: bool) -> bool:
+        now = self.clock()
+        resumed = job.open_job(db, self.settings, now, retry_failed)
+        known = cells.read(db, self.reports, now)
+        started = JobStarted(
+            time=now,
+            job=self.settings.job,
+            mode=self.settings.mode,
+            steps=self.settings.plan.steps,
+            cells=tuple(c.name for c in known),
+            capacities=tuple(c.capacity for c in known),
+            cores_shared=self.place.cores_shared,
+            resumed=resumed,
+        )
+        events.say(db, started)
+        return resumed
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def _keep_going(self) -> None:
+        while True:
+            self._changed.clear()
+            now = self.clock()
+            try:
+                self._advance(now)
+            except Unwritable as trouble:
+                self._note_unwritable(trouble)
+                self._changed.clear()
+            await self._show()
+            self.last_pass = now
+            await self.work.bump()
+            await asyncio.sleep(PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+
+    def _advance(self, now: float) -> None:
+        """One pass: decide and store, then do. Raises `Unwritable`; then nothing was done either."""
+        if self.conditions.holds(conditions.STORE):
+            self.change(job.probe)
+            if now - self._unwritable >= CALM_SECONDS:
+                self.conditions.state(conditions.STORE, "", now)
+        with self.store.transaction() as db:
+            known = self.cells(db)
+            self._note_cells(known, now)
+            started = progress.advance(
+                db,
+                self.settings,
+                known,
+                self.place.tasks,
+                self.place.held_out,
+                decides_flips=self.controller(db) == "conductor",
+                paused=self.conditions.pausing,
+                now=now,
+            )
+            known = self.cells(db)
+            level = tide.event(db, known, now=0.0)
+            if level != self._told:
+                events.say(db, msgspec.structs.replace(level, time=now))
+            untold = tuple(self.conditions.untold)
+            for condition in untold:
+                events.say(db, condition)
+        self._told = level
+        del self.conditions.untold[: len(untold)]
+        for execution in started:
+            self._give_life(execution)
+        self._end_the_dead()
+        self._push_orders(known)
+        self._outbox.flush()
+
+    async def _show(self) -> None:
+        """What `GET /v1/tide` answers, also while nothing can be written."""
+        db = self.store.db
+        reading = tide.for_all(db, self.settings, self.cells(db), self.conditions, self.controller(db), self.board.sequence)
+        if reading != self.tide:
+            self.tide = msgspec.structs.replace(reading, sequence=self.board.sequence + 1)
+            await self.board.bump()
+
+    def _note_unwritable(self, trouble: Exception) -> None:
+        self._unwritable = self.clock()
+        self.conditions.state(conditions.STORE, str(trouble), self._unwritable)
+        self._changed.set()
+
+    def _note_cells(self, known: tuple[Cell, ...], now: float) -> None:
+        for cell in known:
+            silent = f"cell {cell.name}: its agent has not reported for over {cells.SILENT_SECONDS:g} s" if cell.silent else ""
+            failed = f"cell {cell.name} failed: {cell.state.reason}" if cell.failed and cell.state else ""
+            wrong = f"cell {cell.name}: has loaded other weights than were published; it gets no executions" if cell.serves_wrong_weights else ""
+            kind = conditions.CORE if cell.is_core else f"CellReady/{cell.name}"
+            self.conditions.state(kind, failed or silent or wrong, now)
+
+    def _give_life(self, execution: Execution) -> None:
+        async def live() -> None:
+            await self._lives.live(execution)
+            if self._living.get(execution.id, (0, None))[0] == execution.attempt:
+                del self._living[execution.id]
+
+        self._living[execution.id] = (execution.attempt, self._spawn(live()))
+
+    def _end_the_dead(self) -> None:
+        """Lives whose execution was dropped under them, and all of them when the job has ended."""
+        over = job.phase(self.store.db)[0] != "Running"
+        for name, (attempt, task) in list(self._living.items()):
+            execution = executions.one(self.store.db, name)
+            if over or execution is None or execution.state in ("Scored", "Dropped"):
+                del self._living[name]
+                task.cancel()
+                self._spawn(self._lives.end(name, attempt))
+
+    def _push_orders(self, known: tuple[Cell, ...]) -> None:
+        """Bring every grant that its cell has not acknowledged to the agent. One that does not answer learns it from its own next report."""
+        for cell in known:
+            epoch, task = self._orders.get(cell.name, (0, None))
+            if cell.state is None or cell.settled or cell.state.epoch == cell.epoch or (epoch == cell.epoch):
+                continue
+            if task is not None:
+                task.cancel()
+            self._orders[cell.name] = (cell.epoch, self._spawn(self._push(cell.state.url, cell.grant())))
+
+    async def _push(self, url: str, grant: Grant) -> None:
+        client = CellClient(url, self.place.token, self._session)
+        while True:
+            try:
+                await client.put_role(RoleOrder(grant.role, grant.epoch, grant.destinations))
+            except Unreachable:
+                await asyncio.sleep(TICK_SECONDS)
+            except WireError as trouble:
+                _log.error("order refused", cell=grant.cell, epoch=grant.epoch, reason=str(trouble))
+                return
+            else:
+                return
+
+    async def _watch_gateway(self) -> None:
+        """Its journal may be full, or it may be away for too long: then nothing new is started."""
+        heard = self.clock()
+        while True:
+            try:
+                text = (await self._gateway.state()).condition
+                heard = self.clock()
+            except WireError as trouble:
+                text = f"it has not answered for over {GATEWAY_PATIENCE_SECONDS:g} s: {trouble}"
+                if self.clock() - heard < GATEWAY_PATIENCE_SECONDS:
+                    text = ""
+            self.conditions.state(conditions.GATEWAY, text, self.clock())
+            self._changed.set()
+            await asyncio.sleep(GATEWAY_POLL_SECONDS)
+
+    async def _copy_store(self, checkpoint: str) -> None:
+        folder = (self.place.workdir / "checkpoints" / checkpoint).resolve()
+        if not checkpoint or not folder.is_dir() or not folder.is_relative_to((self.place.workdir / "checkpoints").resolve()):
+            return
+        try:
+            await asyncio.to_thread(self.store.copy_to, folder / "conductor.db")
+        except Exception as trouble:
+            _log.warning("no copy of the store beside the checkpoint", checkpoint=checkpoint, reason=str(trouble))

@@ -1,0 +1,159 @@
+"""The life of one execution: key, harness, turns, score."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from tidemill.telemetry.logs import Log
+from tidemill.trajectory.files import write_trajectory
+from tidemill.trajectory.records import FORMAT_VERSION, Trajectory, Turn
+from tidemill.trajectory.tree import BrokenTree, grow
+from tidemill.wire.gateway import GatewayClient, OpenExecution
+from tidemill.wire.http import Unreachable, WireError
+from tidemill_rollout.conductor import executions
+from tidemill_rollout.conductor.executions import Execution
+from tidemill_rollout.conductor.sandboxes import Evaluation, EvaluatorCrashed, HarnessEnd, SandboxBroken, Sandboxes
+from tidemill_rollout.conductor.settings import Settings
+from tidemill_rollout.conductor.store import Database
+
+GATEWAY_SECONDS = 180.0
+"""How long a life waits for a gateway that is away: longer than its restart with a full journal."""
+
+RETRY_SECONDS = 0.5
+MOST_EVALUATIONS = 3
+
+T = TypeVar("T")
+_log = Log(__name__)
+
+
+class Keeper(Protocol):
+    """Makes changes durable, however long that takes: a full disk holds the life up, it loses nothing."""
+
+    async def commit(self, change: Callable[[Database], T]) -> T: ...
+    async def written(self, write: Callable[[], object]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    settings: Settings
+    keeper: Keeper
+    gateway: GatewayClient
+    sandboxes: Sandboxes
+    trajectories: Path
+    clock: Callable[[], float]
+
+    async def live(self, execution: Execution) -> None:
+        """From Running or Evaluating to Scored, Dropped, or Pending again."""
+        if execution.state == "Running":
+            failure = await self._play(execution)
+            if failure:
+                _log.warning("attempt failed", execution=execution.id, attempt=execution.attempt, reason=failure)
+                await self.keeper.commit(lambda db: executions.requeue(db, execution.id, execution.attempt, failure, self.clock()))
+                return
+            if self.settings.drop_at_group_timeout and self.clock() >= self._group_ends(execution):
+                await self.keeper.commit(lambda db: executions.drop(db, execution.id, "group time-out", self.clock()))
+                return
+            if not await self.keeper.commit(lambda db: executions.evaluate(db, execution.id, execution.attempt)):
+                return
+        await self._judge(execution)
+
+    async def end(self, execution: str, attempt: int) -> None:
+        """After `live` was cancelled: kill the key. Best effort, a key that stays is worth nothing without a harness."""
+        await self.sandboxes.discard(execution, attempt)
+        try:
+            await self.gateway.close(execution, attempt)
+        except WireError as trouble:
+            _log.warning("key not closed", execution=execution, attempt=attempt, reason=str(trouble))
+
+    async def _play(self, execution: Execution) -> str:
+        """Run the harness; why this attempt counts for nothing, or empty."""
+        key = secrets.token_urlsafe(24)
+        seconds = min(self.settings.execution_seconds, self._group_ends(execution) - self.clock())
+        opened = OpenExecution(
+            execution.id, execution.attempt, key, self.settings.harness, self.settings.sampling, deadline=self.clock() + seconds + GATEWAY_SECONDS
+        )
+        try:
+            await _insist(lambda: self.gateway.open(opened))
+            end = await self.sandboxes.run(execution.id, execution.attempt, execution.task, key, max(0.0, seconds))
+            await _insist(lambda: self.gateway.close(execution.id, execution.attempt))
+        except WireError as trouble:
+            return f"gateway failed: {trouble}"
+        except SandboxBroken as trouble:
+            return f"sandbox failed: {trouble}"
+        return failure_of(end, len(await self.keeper.commit(lambda db: executions.turns(db, execution.id))))
+
+    async def _judge(self, execution: Execution) -> None:
+        turns = await self.keeper.commit(lambda db: executions.turns(db, execution.id))
+        score, reason = await self._score(execution, turns)
+        trajectory = Trajectory(
+            FORMAT_VERSION, execution.id, execution.group, execution.task, execution.attempt, execution.dispatched_version, score, turns
+        )
+        await self.keeper.written(lambda: write_trajectory(self.trajectories, trajectory))
+
+        def end(db: Database) -> None:
+            executions.note_size(db, execution.id, turns)
+            if score is None:
+                executions.drop(db, execution.id, reason, self.clock())
+            else:
+                executions.score(db, execution.id, execution.attempt, score, reason, self.clock())
+
+        await self.keeper.commit(end)
+        if score is None:
+            await self.sandboxes.discard(execution.id, execution.attempt)
+
+    async def _score(self, execution: Execution, turns: tuple[Turn, ...]) -> tuple[float | None, str]:
+        try:
+            grow(turns)
+        except BrokenTree as trouble:
+            return None, f"broken trajectory: {trouble}"
+        try:
+            evaluation = await self._evaluate(execution)
+        except EvaluatorCrashed as trouble:
+            return None, f"evaluator failed: {trouble}"
+        if evaluation.score is None:
+            return None, f"no valid score: {evaluation.reason}"
+        return evaluation.score, evaluation.reason
+
+    async def _evaluate(self, execution: Execution) -> Evaluation:
+        for evaluation in range(1, MOST_EVALUATIONS + 1):
+            try:
+                return await self.sandboxes.evaluate(execution.id, execution.attempt, execution.task)
+            except EvaluatorCrashed as trouble:
+                _log.warning("evaluator crashed", execution=execution.id, evaluation=evaluation, reason=str(trouble))
+                if evaluation == MOST_EVALUATIONS:
+                    raise
+        raise AssertionError("unreachable: the last evaluation returns or raises")
+
+    def _group_ends(self, execution: Execution) -> float:
+        started = self.clock() if execution.group_started is None else execution.group_started
+        return started + self.settings.group_seconds
+
+
+def failure_of(end: HarnessEnd, turns: int) -> str:
+    """Why the infrastructure is to blame, or empty: then the work that exists is scored, whatever the exit code.
+
+    A harness that fails without ever having called the model says nothing about the policy.
+    """
+    if turns or (end.exit_code == 0 and not end.timed_out):
+        return ""
+    how = f"was stopped ({end.stopped})" if end.stopped else "ran into its time-out" if end.timed_out else f"ended with code {end.exit_code}"
+    last = end.log_tail.strip().splitlines()[-1:]
+    return f"harness never called the model: it {how}{f', last line: {last[0][:300]}' if last else ''}"
+
+
+async def _insist[A](call: Callable[[], Awaitable[A]]) -> A:
+    """Repeat an idempotent call until somebody answers, for at most `GATEWAY_SECONDS`."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + GATEWAY_SECONDS
+    while True:
+        try:
+            return await call()
+        except Unreachable:
+            if loop.time() >= give_up:
+                raise
+            await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,51 @@
+"""What the conductor asks of whoever runs harnesses and evaluators."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class HarnessEnd(Protocol):
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def timed_out(self) -> bool: ...
+    @property
+    def stopped(self) -> str: ...  # why it was killed before its time, or empty
+    @property
+    def log_tail(self) -> str: ...
+
+
+class Evaluation(Protocol):
+    @property
+    def score(self) -> float | None: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class EvaluatorCrashed(Exception):
+    """The evaluator itself did not work: not a zero. It is asked again."""
+
+
+class SandboxBroken(Exception):
+    """The sandbox did not come up: the infrastructure's failure, not the agent's."""
+
+
+class Sandboxes(Protocol):
+    async def run(self, execution: str, attempt: int, task: str, key: str, deadline_seconds: float) -> HarnessEnd:
+        """Until the harness and all its children are dead, which they are after `deadline_seconds` or when this call is cancelled.
+
+        Raises:
+            SandboxBroken
+        """
+        ...
+
+    async def evaluate(self, execution: str, attempt: int, task: str) -> Evaluation:
+        """Raises `EvaluatorCrashed`."""
+        ...
+
+    async def discard(self, execution: str, attempt: int) -> None:
+        """Nobody will evaluate this attempt (again)."""
+        ...
+
+    async def stop_all(self) -> None: ...

@@ -1,0 +1,116 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.rollout.conductor.world import settings
+from tidemill.telemetry.events import ConditionChanged, read_events
+from tidemill_rollout.conductor import events, job
+from tidemill_rollout.conductor.store import Database, Store, Unwritable
+
+
+def opened(folder: Path) -> Store:
+    store = Store(folder / "conductor.db")
+    with store.transaction() as db:
+        job.open_job(db, settings(), now=0.0)
+    return store
+
+
+def note(db: Database, text: str) -> None:
+    events.say(db, ConditionChanged(time=1.0, kind="Test", text=text))
+
+
+def texts(folder: Path) -> list[str]:
+    return [e.text for e in read_events(folder / "metrics.jsonl") if isinstance(e, ConditionChanged)]
+
+
+def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+
+    def fail_half_way() -> None:
+        with store.transaction() as db:
+            note(db, "lost")
+            db.execute("INSERT INTO turns (execution, id, record) VALUES ('nobody', 't1', x'00')")
+
+    with pytest.raises(sqlite3.IntegrityError):
+        fail_half_way()
+    assert store.db.execute("SELECT COUNT(*) FROM events").fetchone()[0] == 0
+
+
+def test_what_was_committed_is_there_after_a_kill(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    with store.transaction() as db:
+        note(db, "kept")
+    again = Store(tmp_path / "conductor.db")  # the first is never closed
+    assert again.db.execute("SELECT COUNT(*) FROM events").fetchone()[0] == 1
+
+
+def test_a_change_is_told_and_a_look_is_not(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    told: list[str] = []
+    store.on_change = lambda: told.append("changed")
+    with store.transaction() as db:
+        db.execute("SELECT * FROM job").fetchall()
+    assert told == []
+    with store.transaction() as db:
+        note(db, "new")
+    assert told == ["changed"]
+
+
+def test_a_full_disk_is_an_answer_that_tells_the_caller_to_repeat(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    (pages,) = store.db.execute("PRAGMA page_count").fetchone()
+    store.db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(Unwritable, match=r"conductor.db: database or disk is full; free space"), store.transaction() as db:
+        note(db, "x" * 100_000)
+    assert store.db.execute("SELECT COUNT(*) FROM events").fetchone()[0] == 0
+    store.db.execute("PRAGMA max_page_count = 100000")
+    with store.transaction() as db:
+        note(db, "x" * 100_000)
+
+
+def test_a_mistake_in_our_own_sql_is_no_full_disk(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    with pytest.raises(sqlite3.OperationalError, match="no such table"), store.transaction() as db:
+        db.execute("SELECT * FROM nonsense")
+
+
+def test_the_store_of_another_job_is_refused(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    with pytest.raises(job.OtherJob, match="holds job tiny; use another folder"), store.transaction() as db:
+        job.open_job(db, settings(job="other"), now=0.0)
+
+
+def test_a_copy_is_consistent_and_replaces_an_older_one(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.copy_to(tmp_path / "copy.db")
+    with store.transaction() as db:
+        note(db, "later")
+    store.copy_to(tmp_path / "copy.db")
+    assert Store(tmp_path / "copy.db").db.execute("SELECT COUNT(*) FROM events").fetchone()[0] == 1
+
+
+def test_events_are_in_the_file_once_and_in_order_whenever_the_process_dies(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    outbox = events.Outbox(store, tmp_path / "metrics.jsonl")
+    with store.transaction() as db:
+        note(db, "first")
+    outbox.flush()
+    with store.transaction() as db:
+        note(db, "second")
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"event":"condition","time":1.0,"kind":"Test","text":"sec')  # killed while it appended
+    events.Outbox(Store(tmp_path / "conductor.db"), tmp_path / "metrics.jsonl").flush()
+    assert texts(tmp_path) == ["first", "second"]
+
+
+def test_events_wait_while_their_file_cannot_be_written(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    (tmp_path / "gone").mkdir()
+    outbox = events.Outbox(store, tmp_path / "gone")
+    with store.transaction() as db:
+        note(db, "kept")
+    with pytest.raises(Unwritable, match="gone: Is a directory"):
+        outbox.flush()
+    events.Outbox(store, tmp_path / "metrics.jsonl").flush()
+    assert texts(tmp_path) == ["kept"]

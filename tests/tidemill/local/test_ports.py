@@ -1,0 +1,25 @@
+"""Ports are free ones, or those that were asked for."""
+
+import socket
+
+import pytest
+
+from tidemill.local.ports import PortTaken, choose_ports
+
+
+def test_all_ports_differ() -> None:
+    ports = choose_ports(3)
+    numbers = [ports.conductor, ports.gateway, *(p for c in ports.cells for p in (c.agent, c.engine, c.trainer))]
+    assert len(set(numbers)) == 11
+
+
+def test_a_taken_port_is_named_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        base = held.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"port {base} is taken .* give another --ports"):
+            choose_ports(1, base)
+
+
+def test_a_port_beyond_the_last_is_refused() -> None:
+    with pytest.raises(PortTaken):
+        choose_ports(1, 65_535)

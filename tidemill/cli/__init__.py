@@ -1,0 +1,1 @@
+"""The `tidemill` command: one file a subcommand."""

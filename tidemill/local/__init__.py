@@ -1,0 +1,1 @@
+"""A whole job on one machine: the same manifest, processes instead of pods."""

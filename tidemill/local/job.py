@@ -1,0 +1,129 @@
+"""Run one RLJob on this machine, from manifest to trained model: the shell around conductor, gateway and cells."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from tidemill.api import RLJob
+from tidemill.local.commands import Layout, commands
+from tidemill.local.cores import share_cores, share_gpus
+from tidemill.local.memory import available_memory, check_memory
+from tidemill.local.model import footprint, prepare_model
+from tidemill.local.ports import choose_ports
+from tidemill.local.processes import Processes, tail
+from tidemill.local.screen import Screen
+from tidemill.local.summary import Summary, summarize
+from tidemill.local.workdir import WorkFolder
+from tidemill.report.page import write_report
+from tidemill.telemetry.events import read_events
+from tidemill.wire.conductor import ConductorClient, JobPhase, Tide
+from tidemill.wire.gateway import GatewayClient, GatewayState
+from tidemill.wire.http import TOKEN_VARIABLE, WireError
+
+TEND_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    resume: bool = False
+    ports: int | None = None  # first of the ports to use; None: any free ones
+    unsafe_sandbox: bool = False
+
+
+def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) -> Summary:
+    """Run until the job has ended, Ctrl-C, or SIGTERM. Afterwards no process is left, and the report is written.
+
+    Raises:
+        ModelUnavailable, NotEnoughMemory, PortTaken: before anything is started.
+        ProcessFailed: a process died more often than it may; the state is resumable.
+    """
+    screen.say(f"preparing model {job.spec.model.source}")
+    model = prepare_model(job, folder.logs / "model.log")
+    check_memory(footprint(job, model), available_memory())
+    cells = job.spec.cells.count + job.spec.cells.standalone.replicas
+    layout = Layout(
+        folder=folder.path,
+        model=model,
+        ports=choose_ports(cells, options.ports),
+        cores=share_cores(cells, tuple(sorted(os.sched_getaffinity(0)))),
+        gpus=share_gpus(cells, len(list(Path("/dev").glob("nvidia[0-9]*")))),
+        token=os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24),
+        resume=options.resume,
+        unsafe_sandbox=options.unsafe_sandbox,
+    )
+    processes = Processes()
+    gateway: GatewayState | None = None
+    try:
+        for command in commands(job, layout):
+            processes.start(command)
+        screen.say(f"started {len(processes.running)} processes, logs in {folder.logs}")
+        gateway = asyncio.run(_watch(job, layout, processes, screen))
+    finally:
+        screen.say("stopping")
+        processes.stop()
+    return _finish(folder, gateway, screen)
+
+
+async def _watch(job: RLJob, layout: Layout, processes: Processes, screen: Screen) -> GatewayState | None:
+    """Tend the processes and show the tide until the job has ended or a signal says stop. Returns the gateway's last counters."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with aiohttp.ClientSession() as session:
+        conductor = ConductorClient(layout.conductor_url, layout.token, session)
+        gateway = GatewayClient(layout.gateway_url, layout.token, session)
+        watching = asyncio.create_task(_show(conductor, screen, stop))
+        try:
+            while not stop.is_set():
+                processes.tend(time.monotonic())
+                try:
+                    await asyncio.wait_for(stop.wait(), TEND_SECONDS)
+                except TimeoutError:
+                    continue
+        finally:
+            watching.cancel()
+        try:
+            return await gateway.state()
+        except WireError:
+            return None
+
+
+async def _show(conductor: ConductorClient, screen: Screen, stop: asyncio.Event) -> None:
+    seen = -1
+    while True:
+        try:
+            tide: Tide = await conductor.tide(seen, wait_seconds=2.0)
+        except WireError:
+            await asyncio.sleep(0.5)
+            continue
+        seen = tide.sequence
+        screen.show(tide)
+        if tide.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED):
+            stop.set()
+            return
+
+
+def _finish(folder: WorkFolder, gateway: GatewayState | None, screen: Screen) -> Summary:
+    """Sum up, write the report, and put the trained model where the user looks for it."""
+    if not folder.events.exists():
+        raise RuntimeError(f"the conductor wrote no events; its last lines:\n{tail(folder.logs / 'conductor.log')}")
+    events = list(read_events(folder.events))
+    now = time.time()
+    summary = summarize(events, gateway, now)
+    newest = max((folder.path / "checkpoints").glob("step-*/model.safetensors"), default=None)
+    if summary.phase == JobPhase.SUCCEEDED and newest is not None:
+        shutil.copytree(newest.parent, folder.path / "model", dirs_exist_ok=True, ignore=shutil.ignore_patterns("optimizer*", "conductor*"))
+        screen.say(f"trained model: {folder.path / 'model'}")
+    write_report(events, now, folder.path)
+    screen.say(f"report: {folder.path / 'report.html'}")
+    return summary

@@ -1,0 +1,1 @@
+"""Pictures of a job, made from its events: for real and simulated jobs alike."""

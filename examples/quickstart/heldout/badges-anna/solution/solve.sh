@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' badges.txt > answer.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' shelves.txt > answer.txt

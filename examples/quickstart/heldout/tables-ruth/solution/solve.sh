@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' tables.txt > answer.txt

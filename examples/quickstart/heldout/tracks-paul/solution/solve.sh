@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' tracks.txt > answer.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' desks.txt > answer.txt

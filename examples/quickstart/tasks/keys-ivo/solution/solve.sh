@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' keys.txt > answer.txt

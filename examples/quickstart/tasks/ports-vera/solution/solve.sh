@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' ports.txt > answer.txt

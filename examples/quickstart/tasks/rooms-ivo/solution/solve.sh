@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' rooms.txt > answer.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' scores.txt > answer.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed 's/.*: //' seats.txt > answer.txt

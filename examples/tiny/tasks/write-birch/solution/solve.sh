@@ -1,0 +1,2 @@
+#!/bin/bash
+echo -n "a tree that loves the light" > lines.txt

@@ -321,7 +321,8 @@ async def test_a_conductor_that_was_restarted_and_counts_its_tides_anew_is_follo
         await cell.world.publish(1)
         await cell.world.publish(2)
         await cell.state_when(lambda s: s.policy_version == 2, "version 2")
-        lost, before = cell.world.script("tide answer"), cell.world.tides
+        asked, lost, before = cell.world.script("tide"), cell.world.script("tide answer"), cell.world.tides
+        await cell.until(lambda: asked.begun > lost.begun, "the former conductor is being asked")
         lost.failures, cell.world.tides = 1, Board()
         await before.bump()  # what was asked of the former conductor ends without an answer
         await cell.until(lambda: lost.failures == 0, "the former conductor is gone")

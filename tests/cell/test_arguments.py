@@ -31,8 +31,9 @@ def test_another_name_is_refused_with_what_a_name_looks_like(name: str) -> None:
 def test_cores_and_gpus_become_an_environment() -> None:
     share = Devices(devices.cores("3,1"), devices.gpus("0, GPU-abc"))
     assert share == Devices((1, 3), ("0", "GPU-abc"))
-    assert share.environment == {"CUDA_VISIBLE_DEVICES": "0,GPU-abc", "OMP_NUM_THREADS": "2"}
-    assert Devices().environment == {"CUDA_VISIBLE_DEVICES": ""}
+    assert share.environment == {"CUDA_VISIBLE_DEVICES": "0,GPU-abc", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "2"}
+    assert Devices((1, 3), threads=1).environment["OMP_NUM_THREADS"] == "1"
+    assert Devices().environment == {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def test_cores_that_are_no_numbers_are_refused() -> None:
@@ -46,7 +47,7 @@ def test_children_are_started_as_the_job_says() -> None:
     assert " ".join(engine.command[1:]) == (
         "-m tidemill_rollout.engine --model /model --port 81 --cell cell-1 --max-length 2048 --dtype float32 --max-executions 8"
     )
-    assert engine.environment == {"A": "b", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    assert engine.environment == {"A": "b", "CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
     assert (engine.cores, engine.log) == ((0,), Path("/work/logs/cell-1-engine.log"))
     trainer = commands.trainer("cell-0", 82, Path("/work/job.yaml"), "http://conductor", Path("/model"), Path("/work"), share, os.environ)
     assert " ".join(trainer.command[1:]) == (

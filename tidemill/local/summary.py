@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -11,6 +12,7 @@ from tidemill.telemetry.events import (
     EvaluationEnded,
     ExecutionEnded,
     FlipEnded,
+    GroupDropped,
     JobEnded,
     JobStarted,
     StepCommitted,
@@ -42,6 +44,7 @@ class Summary(msgspec.Struct, frozen=True, rename="camel"):
     evaluation: dict[str, float]  # policy version -> mean score on held-out tasks
     flips: tuple[FlipSummary, ...]
     executions: ExecutionSummary
+    groups_dropped: dict[str, int]  # not trained, by reason
     resubmitted_calls: int
     recomputed_tokens: int
     staleness_max: int
@@ -58,10 +61,7 @@ def summarize(events: Iterable[AnyEvent], gateway: GatewayState | None, now: flo
     ended = {e.execution: e for e in everything if isinstance(e, ExecutionEnded)}
     flips = {(e.cell, e.epoch): e for e in everything if isinstance(e, FlipEnded)}
     last_tide = next((e for e in reversed(everything) if isinstance(e, TideRead)), None)
-    dropped: dict[str, int] = {}
-    for execution in ended.values():
-        if execution.dropped:
-            dropped[execution.dropped] = dropped.get(execution.dropped, 0) + 1
+    dropped = dict(Counter(e.dropped for e in ended.values() if e.dropped))
     finished = sum(1 for e in ended.values() if not e.dropped)
     started = last_tide.started if last_tide else 0
     hours: dict[str, float] = {}
@@ -73,6 +73,7 @@ def summarize(events: Iterable[AnyEvent], gateway: GatewayState | None, now: flo
         evaluation={str(e.version): e.mean_score for e in everything if isinstance(e, EvaluationEnded)},
         flips=tuple(FlipSummary(f.cell, f.to, f.seconds, f.phases, f.calls_in_flight) for f in flips.values()),
         executions=ExecutionSummary(started, finished, dropped, started - finished - sum(dropped.values())),
+        groups_dropped=dict(Counter(e.reason for e in {g.group: g for g in everything if isinstance(g, GroupDropped)}.values())),
         resubmitted_calls=gateway.resubmitted_calls if gateway else 0,
         recomputed_tokens=gateway.recomputed_tokens if gateway else 0,
         staleness_max=max((e.staleness for e in steps.values()), default=0),

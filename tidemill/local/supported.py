@@ -29,8 +29,6 @@ def _violations(job: RLJob) -> Iterator[Violation]:
             "spec.initFrom.checkpoint", "starting from another job's checkpoint is not possible yet; use model.source path:DIR with its folder"
         )
     if spec.logging.tensorboard:
-        yield Violation(
-            "spec.logging.tensorboard", "is not possible yet; set it to false, metrics.jsonl and report.html hold the figures"
-        )
+        yield Violation("spec.logging.tensorboard", "is not possible yet; set it to false, metrics.jsonl and report.html hold the figures")
     if spec.suspend:
         yield Violation("spec.suspend", "is true; set it to false, and stop a local job with Ctrl-C: --resume continues it")

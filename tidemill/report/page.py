@@ -17,7 +17,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e3e9f0; --soft: #93a1b3; --paper: #12181f; --rule: #2b3642; --water: #1f5673; --dot: #7cc4ec } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 1000px; margin: 2.5rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.05rem; margin: 2.2rem 0 .3rem } p { margin: .3rem 0 .8rem } .soft { color: var(--soft) }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: .8rem; margin: 1.4rem 0 }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(215px, 1fr)); gap: .8rem; margin: 1.4rem 0 }
 .tile { border: 1px solid var(--rule); border-radius: 8px; padding: .6rem .8rem } .tile b { display: block; font-size: 1.25rem }
 .warn { border-left: 4px solid #e8a33d; padding: .4rem .8rem; background: color-mix(in srgb, #e8a33d 12%, transparent) }
 svg { width: 100%; height: auto } svg text { font: 12px system-ui, sans-serif; fill: var(--soft) }
@@ -72,6 +72,9 @@ def page(story: Story) -> str:
             _steps(story),
         ),
     ]
+    if story.dropped_groups:
+        body += ["<h2>Groups that were not trained</h2>"]
+        body += [_table(("at", "group", "task", "why"), [(_duration(t), str(g.group), g.task, g.reason) for t, g in story.dropped_groups])]
     if story.conditions:
         body += ["<h2>Conditions</h2>", _table(("at", "kind", "text"), [(_duration(t), c.kind, c.text or "resolved") for t, c in story.conditions])]
     return (

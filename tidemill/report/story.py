@@ -12,6 +12,7 @@ from tidemill.telemetry.events import (
     EvaluationEnded,
     ExecutionEnded,
     FlipEnded,
+    GroupDropped,
     JobEnded,
     JobStarted,
     StepCommitted,
@@ -40,6 +41,7 @@ class Story:
     evaluations: tuple[EvaluationEnded, ...]
     executions: tuple[ExecutionEnded, ...]
     flips: tuple[tuple[float, FlipEnded], ...]
+    dropped_groups: tuple[tuple[float, GroupDropped], ...]
     conditions: tuple[tuple[float, ConditionChanged], ...]
     resumes: int
 
@@ -87,6 +89,7 @@ def tell(events: Sequence[AnyEvent], now: float) -> Story | None:
         evaluations=tuple(e for e in events if isinstance(e, EvaluationEnded)),
         executions=tuple({e.execution: e for e in events if isinstance(e, ExecutionEnded)}.values()),
         flips=tuple((e.time - zero, e) for e in events if isinstance(e, FlipEnded)),
+        dropped_groups=tuple((e.time - zero, e) for e in events if isinstance(e, GroupDropped)),
         conditions=tuple((e.time - zero, e) for e in events if isinstance(e, ConditionChanged)),
         resumes=len(starts) - 1,
     )

@@ -122,7 +122,7 @@ def _numbers(tide: Tide) -> Table:
         "waterlevel",
         f"{tide.waterlevel} / {full}",
         ProgressBar(total=max(full, 1), completed=min(tide.waterlevel, full), width=40),
-        "unfinished executions / rollout capacity",
+        "what cells in rollout can serve",
     )
     score = "-" if tide.mean_score is None else f"{tide.mean_score:.2f}"
     table.add_row(
@@ -144,8 +144,9 @@ def _cells(tide: Tide) -> Table:
     for cell in tide.cells:
         word = cell_word(cell)
         flip = cell.state.last_flip if cell.state else None
-        slowest = max(flip.phases.items(), key=lambda p: p[1], default=("", 0.0)) if flip else ("", 0.0)
-        shown = f"to {flip.to} in {flip.seconds:.1f} s ({slowest[0]} {slowest[1]:.1f} s), {flip.calls_in_flight} calls moved" if flip else "-"
+        shown = f"to {flip.to} in {flip.seconds:.1f} s" if flip else "-"
+        if flip and flip.to is Role.TRAINING:
+            shown += f", {flip.calls_in_flight} answers moved"
         version = str(cell.state.policy_version) if cell.state and cell.state.policy_version >= 0 else "-"
         table.add_row(cell.cell, Text(word, style=_COLOURS.get(word, "")), str(cell.granted_epoch), version, shown)
     return table

@@ -42,5 +42,5 @@ def test_the_panel_shows_the_last_flip() -> None:
     screen.say("preparing model tiny:qwen3")
     screen.show(tide(cell(CellPhase.READY, 2, Role.TRAINING)))
     screen.close()
-    for part in ("tidemill  tiny  Elastic", "3 / 12", "to Training in 1.5 s (join 1.0 s), 3 calls moved", "preparing model tiny:qwen3"):
+    for part in ("tidemill  tiny  Elastic", "3 / 12", "to Training in 1.5 s, 3 answers moved", "preparing model tiny:qwen3"):
         assert part in out.getvalue()

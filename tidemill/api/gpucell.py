@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,23 +9,13 @@ from pydantic import Field
 from tidemill.api.conditions import Condition
 from tidemill.api.model import API_VERSION, Model
 from tidemill.api.rljob import Metadata
+from tidemill.wire.cell import CellKind, CellPhase, Role
 
 Epoch = Annotated[int, Field(ge=0)]
 
 
-class CellRole(StrEnum):
-    ROLLOUT = "Rollout"
-    TRAINING = "Training"
-
-
-class CellKindName(StrEnum):
-    CORE = "Core"
-    SATELLITE = "Satellite"
-    STANDALONE = "Standalone"
-
-
 class FlipStatus(Model):
-    to: CellRole = Field(description="The role it flipped to.")
+    to: Role = Field(description="The role it flipped to.")
     epoch: Epoch = Field(description="Epoch of the grant.")
     seconds: float = Field(description="Duration of the flip.")
     phases: dict[str, float] = Field({}, description="Seconds of each phase.")
@@ -37,17 +26,17 @@ class FlipStatus(Model):
 class GPUCellSpec(Model):
     job: str = Field(description="Name of the RLJob this cell belongs to.")
     ordinal: Annotated[int, Field(ge=0)] = Field(description="Place in the order in which cells leave rollout; 0 is the core.")
-    kind: CellKindName = Field(description="Core, Satellite or Standalone.")
-    role: CellRole = Field(CellRole.ROLLOUT, description="Granted role; written by the operator.")
+    kind: CellKind = Field(description="Core, Satellite or Standalone.")
+    role: Role = Field(Role.ROLLOUT, description="Granted role; written by the operator.")
     epoch: Epoch = Field(0, description="Number of the grant; only grows.")
-    pin: CellRole | None = Field(None, description="Keep the cell in this role, whatever the waterlevel.")
+    pin: Role | None = Field(None, description="Keep the cell in this role, whatever the waterlevel.")
     cordon: bool = Field(False, description="Drain the cell and give it nothing new.")
 
 
 class GPUCellStatus(Model):
-    role: CellRole | None = Field(None, description="Acknowledged role.")
+    role: Role | None = Field(None, description="Acknowledged role.")
     epoch: Epoch = Field(0, description="Acknowledged epoch.")
-    phase: Literal["Starting", "Ready", "Flipping", "Failed"] = Field("Starting", description="What the cell is doing.")
+    phase: CellPhase = Field(CellPhase.STARTING, description="What the cell is doing.")
     pods: tuple[str, ...] = Field((), description="Pods of the cell, rank 0 first.")
     endpoint: str = Field("", description="URL of the cell agent.")
     capacity: int = Field(0, description="Executions it serves at once.")

@@ -70,10 +70,10 @@ def shared_engine() -> RunningEngine:
     return engine
 
 
-def start_engine(model: Path, cell: str = "cell-1", dtype: str = "float32", max_length: int = MAX_LENGTH) -> RunningEngine:
-    """Start an engine and wait until it serves; the caller stops it."""
+def start_engine(model: Path, cell: str = "cell-1", dtype: str = "float32", max_length: int = MAX_LENGTH, token: str = "") -> RunningEngine:
+    """Start an engine and wait until it serves; the caller stops it. Engines behind one gateway share a token."""
     port = choose_ports(cells=1).cells[0].engine
-    token = secrets.token_hex(8)
+    token = token or secrets.token_hex(8)
     log_file = _session_folder() / f"engine-{cell}-{port}.log"
     command = [sys.executable, "-m", "tidemill_rollout.engine", "--model", str(model), "--port", str(port), "--cell", cell]
     command += ["--max-length", str(max_length), "--dtype", dtype, "--max-executions", str(MAX_EXECUTIONS), "--threads", "1"]

@@ -62,6 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
         screen.close()
         print(f"rljob {job.metadata.name}: {cause}", file=sys.stderr)
         return EXIT_REFUSED
+    except KeyboardInterrupt:
+        screen.close()
+        print(f"rljob {job.metadata.name}: stopped before it had begun", file=sys.stderr)
+        return EXIT_STOPPED
     except ProcessFailed as cause:
         screen.close()
         print(f"rljob {job.metadata.name}: {cause}\nContinue with --resume once the cause is gone.", file=sys.stderr)

@@ -19,7 +19,7 @@ from tidemill.local.cores import share_cores, share_gpus
 from tidemill.local.memory import available_memory, check_memory
 from tidemill.local.model import footprint, prepare_model
 from tidemill.local.ports import choose_ports
-from tidemill.local.processes import Processes, tail
+from tidemill.local.processes import Processes
 from tidemill.local.screen import Screen
 from tidemill.local.summary import Summary, summarize
 from tidemill.local.workdir import WorkFolder
@@ -30,6 +30,8 @@ from tidemill.wire.gateway import GatewayClient, GatewayState
 from tidemill.wire.http import TOKEN_VARIABLE, WireError
 
 TEND_SECONDS = 0.25
+LAST_WORD_SECONDS = 1.0
+"""For the gateway's counters. Ctrl-C promises an end within 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,9 @@ async def _watch(job: RLJob, layout: Layout, processes: Processes, screen: Scree
         finally:
             watching.cancel()
         try:
-            return await gateway.state()
-        except WireError:
+            async with asyncio.timeout(LAST_WORD_SECONDS):
+                return await gateway.state()
+        except (WireError, TimeoutError):
             return None
 
 
@@ -115,15 +118,16 @@ async def _show(conductor: ConductorClient, screen: Screen, stop: asyncio.Event)
 
 def _finish(folder: WorkFolder, gateway: GatewayState | None, screen: Screen) -> Summary:
     """Sum up, write the report, and put the trained model where the user looks for it."""
-    if not folder.events.exists():
-        raise RuntimeError(f"the conductor wrote no events; its last lines:\n{tail(folder.logs / 'conductor.log')}")
-    events = list(read_events(folder.events))
+    events = list(read_events(folder.events)) if folder.events.exists() else []  # stopped before there was one
     now = time.time()
     summary = summarize(events, gateway, now)
     newest = max((folder.path / "checkpoints").glob("step-*/model.safetensors"), default=None)
     if summary.phase == JobPhase.SUCCEEDED and newest is not None:
-        shutil.copytree(newest.parent, folder.path / "model", dirs_exist_ok=True, ignore=shutil.ignore_patterns("optimizer*", "conductor*"))
+        shutil.copytree(
+            newest.parent, folder.path / "model", dirs_exist_ok=True, ignore=shutil.ignore_patterns("optimizer*", "conductor*", "trainer*")
+        )
         screen.say(f"trained model: {folder.path / 'model'}")
-    write_report(events, now, folder.path)
-    screen.say(f"report: {folder.path / 'report.html'}")
+    if events:
+        write_report(events, now, folder.path)
+        screen.say(f"report: {folder.path / 'report.html'}")
     return summary

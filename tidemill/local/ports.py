@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from dataclasses import dataclass
+from pathlib import Path
+
+FIRST_FREE = 10_000
 
 
 class PortTaken(Exception):
@@ -28,7 +32,7 @@ def choose_ports(cells: int, base: int | None = None) -> Ports:
     """Free ports, or those from `base` upwards.
 
     Raises:
-        PortTaken: `base` is given and one of its ports is in use.
+        PortTaken: `base` is given and one of its ports is in use, or there are too few free ones.
     """
     wanted = 2 + 3 * cells
     numbers = _free(wanted) if base is None else _from(base, wanted)
@@ -37,11 +41,27 @@ def choose_ports(cells: int, base: int | None = None) -> Ports:
 
 
 def _free(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]  # all held at once, so that no two are equal
-    numbers = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
-    return numbers
+    """Below the ports that the kernel gives to outgoing connections: one of those may be gone before its process listens, seconds from now."""
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = list(range(FIRST_FREE, first_outgoing))
+    random.shuffle(candidates)  # two jobs that start at once should not choose the same
+    found: list[int] = []
+    for port in candidates:
+        if len(found) == count:
+            break
+        if _is_free(port):
+            found.append(port)
+    if len(found) < count:
+        raise PortTaken(f"only {len(found)} of {count} ports are free between {FIRST_FREE} and {first_outgoing}: choose with --ports")
+    return found
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def _from(base: int, count: int) -> list[int]:

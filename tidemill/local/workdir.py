@@ -32,6 +32,11 @@ class WorkFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def occupied(self) -> bool:
+        """Whether a job has begun here. One that was refused (no memory, no model) has left a manifest and nothing else."""
+        return (self.path / "conductor.db").exists()
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 
@@ -64,10 +69,9 @@ def claim(path: Path, job: RLJob, resume: bool) -> WorkFolder:
 
 
 def _check(folder: WorkFolder, job: RLJob, resume: bool) -> None:
-    occupied = folder.manifest.exists()
-    if occupied and not resume:
+    if folder.occupied and not resume:
         raise FolderRefused(f"{folder.path} already holds a job; continue it with --resume, or give another --workdir")
-    if resume and not occupied:
+    if resume and not folder.occupied:
         raise FolderRefused(f"{folder.path} holds no job to resume; leave --resume out to start one")
     if resume and (there := load_rljob(folder.manifest)) != job:
         raise FolderRefused(

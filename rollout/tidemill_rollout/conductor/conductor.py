@@ -19,7 +19,7 @@ from tidemill.wire.cell import CellClient, CellState, RoleOrder
 from tidemill.wire.conductor import Applied, Grant, LeaseReply, LeaseRequest, Published, Tide, Work
 from tidemill.wire.gateway import GatewayClient
 from tidemill.wire.http import Board, Refused, Unreachable, WireError
-from tidemill_rollout.conductor import bursts, cells, conditions, controller, events, executions, job, progress, steps, tide, work
+from tidemill_rollout.conductor import bursts, cells, conditions, controller, events, executions, groups, job, progress, room, steps, tide, work
 from tidemill_rollout.conductor.cells import Cell, Reports
 from tidemill_rollout.conductor.conditions import Conditions
 from tidemill_rollout.conductor.controller import Holder
@@ -93,6 +93,7 @@ class Conductor:
         self._tasks = tasks
         self._running: set[asyncio.Task[None]] = set()
         self._unwritable = -CALM_SECONDS  # when a write failed last
+        self._paused = False  # as of the last pass that was stored
         store.on_change = self._changed.set
 
     async def start(self, retry_failed: bool) -> None:
@@ -134,10 +135,18 @@ class Conductor:
             try:
                 write()
             except OSError as trouble:
-                self._note_unwritable(trouble)
+                self._note_unwritable(Unwritable(f"{self.place.workdir}: {trouble.strerror}; free space on its disk, the job goes on by itself"))
                 await asyncio.sleep(TICK_SECONDS)
             else:
                 return
+
+    def hindered(self, since: float, by: tuple[str, ...] = conditions.PAUSING) -> bool:
+        self._note_room()
+        return self.conditions.held(by, since)
+
+    async def room(self) -> None:
+        while self.hindered(self.clock(), conditions.FULL_DISK):
+            await asyncio.sleep(TICK_SECONDS)
 
     def cells(self, db: Database) -> tuple[Cell, ...]:
         return cells.read(db, self.reports, self.clock())
@@ -232,6 +241,7 @@ class Conductor:
 
     def _advance(self, now: float) -> None:
         """One pass: decide and store, then do. Raises `Unwritable`; then nothing was done either."""
+        self._note_room()
         if self.conditions.holds(conditions.STORE):
             self.change(job.probe)
             if now - self._unwritable >= CALM_SECONDS:
@@ -239,6 +249,9 @@ class Conductor:
         with self.store.transaction() as db:
             known = self.cells(db)
             self._note_cells(known, now)
+            paused = self.conditions.pausing
+            if self._paused and not paused:
+                groups.begin_time_anew(db)
             started = progress.advance(
                 db,
                 self.settings,
@@ -246,7 +259,7 @@ class Conductor:
                 self.place.tasks,
                 self.place.held_out,
                 decides_flips=self.controller(db) == "conductor",
-                paused=self.conditions.pausing,
+                paused=paused,
                 now=now,
             )
             known = self.cells(db)
@@ -256,7 +269,7 @@ class Conductor:
             untold = tuple(self.conditions.untold)
             for condition in untold:
                 events.say(db, condition)
-        self._told = level
+        self._told, self._paused = level, paused
         del self.conditions.untold[: len(untold)]
         for execution in started:
             self._give_life(execution)
@@ -272,10 +285,14 @@ class Conductor:
             self.tide = msgspec.structs.replace(reading, sequence=self.board.sequence + 1)
             await self.board.bump()
 
-    def _note_unwritable(self, trouble: Exception) -> None:
+    def _note_unwritable(self, trouble: Unwritable) -> None:
         self._unwritable = self.clock()
-        self.conditions.state(conditions.STORE, str(trouble), self._unwritable)
+        if not self.conditions.holds(conditions.STORE):  # several files may be in trouble: the first is told
+            self.conditions.state(conditions.STORE, str(trouble), self._unwritable)
         self._changed.set()
+
+    def _note_room(self) -> None:
+        self.conditions.state(conditions.DISK, room.shortage(self.place.workdir), self.clock())
 
     def _note_cells(self, known: tuple[Cell, ...], now: float) -> None:
         for cell in known:

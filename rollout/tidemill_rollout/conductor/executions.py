@@ -87,6 +87,12 @@ def requeue(db: Database, execution: str, attempt: int, reason: str, now: float)
     db.execute("UPDATE executions SET failures = failures + 1, reason = ? WHERE id = ?", (reason, execution))
 
 
+def begin_anew(db: Database, execution: str, attempt: int) -> None:
+    """This attempt counts for nothing, and not as a failure either."""
+    if db.execute("SELECT 1 FROM executions WHERE id = ? AND attempt = ? AND state = 'Running'", (execution, attempt)).fetchone():
+        _begin_anew(db, execution)
+
+
 def requeue_all_running(db: Database) -> None:
     """After a restart: the harnesses died with the process that ran them."""
     for execution in in_state(db, "Running"):

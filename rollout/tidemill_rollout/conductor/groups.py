@@ -79,6 +79,11 @@ def time_out(db: Database, group_seconds: float, now: float) -> None:
         executions.drop(db, row["id"], "group time-out", now)
 
 
+def begin_time_anew(db: Database) -> None:
+    """The job stood still, or was not there: what has not ended gets its whole time again, from its next execution's start."""
+    db.execute("UPDATE groups SET started = NULL WHERE state = 'Open'")
+
+
 def drop(db: Database, group: int, reason: str, now: float) -> None:
     """The group is not trained. Executions of it that are not final are dropped with it."""
     rows = db.execute("SELECT id FROM executions WHERE group_id = ? AND state NOT IN ('Scored', 'Dropped')", (group,)).fetchall()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.telemetry.events import JobEnded
-from tidemill_rollout.conductor import cells, events, executions
+from tidemill_rollout.conductor import cells, events, executions, groups
 from tidemill_rollout.conductor.settings import Settings
 from tidemill_rollout.conductor.store import Database
 
@@ -27,6 +27,7 @@ def open_job(db: Database, settings: Settings, now: float, retry_failed: bool = 
         db.execute("UPDATE job SET phase = 'Running', reason = ''")
     cells.create(db, settings.cells, settings.standalone, settings.capacity, now)
     executions.requeue_all_running(db)
+    groups.begin_time_anew(db)
     return row is not None
 
 

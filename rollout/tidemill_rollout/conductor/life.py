@@ -16,6 +16,7 @@ from tidemill.trajectory.tree import BrokenTree, grow
 from tidemill.wire.gateway import GatewayClient, OpenExecution
 from tidemill.wire.http import Unreachable, WireError
 from tidemill_rollout.conductor import executions
+from tidemill_rollout.conductor.conditions import FULL_DISK, PAUSING
 from tidemill_rollout.conductor.executions import Execution
 from tidemill_rollout.conductor.sandboxes import Evaluation, EvaluatorCrashed, HarnessEnd, SandboxBroken, Sandboxes
 from tidemill_rollout.conductor.settings import Settings
@@ -37,6 +38,14 @@ class Keeper(Protocol):
     async def commit(self, change: Callable[[Database], T]) -> T: ...
     async def written(self, write: Callable[[], object]) -> None: ...
 
+    def hindered(self, since: float, by: tuple[str, ...] = PAUSING) -> bool:
+        """Whether something held the job back, now or at some time after `since`."""
+        ...
+
+    async def room(self) -> None:
+        """Return when the disk has room."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Lives:
@@ -50,7 +59,12 @@ class Lives:
     async def live(self, execution: Execution) -> None:
         """From Running or Evaluating to Scored, Dropped, or Pending again."""
         if execution.state == "Running":
+            began = self.clock()
             failure = await self._play(execution)
+            if failure and self.keeper.hindered(began):
+                _log.warning("attempt hindered, it begins anew", execution=execution.id, attempt=execution.attempt, reason=failure)
+                await self.keeper.commit(lambda db: executions.begin_anew(db, execution.id, execution.attempt))
+                return
             if failure:
                 _log.warning("attempt failed", execution=execution.id, attempt=execution.attempt, reason=failure)
                 await self.keeper.commit(lambda db: executions.requeue(db, execution.id, execution.attempt, failure, self.clock()))
@@ -78,13 +92,17 @@ class Lives:
             execution.id, execution.attempt, key, self.settings.harness, self.settings.sampling, deadline=self.clock() + seconds + GATEWAY_SECONDS
         )
         try:
-            await _insist(lambda: self.gateway.open(opened))
+            await self._insist(lambda: self.gateway.open(opened))
+            began = self.clock()
             end = await self.sandboxes.run(execution.id, execution.attempt, execution.task, key, max(0.0, seconds))
-            await _insist(lambda: self.gateway.close(execution.id, execution.attempt))
+            hindered = self.keeper.hindered(began)
+            await self._insist(lambda: self.gateway.close(execution.id, execution.attempt))
         except WireError as trouble:
             return f"gateway failed: {trouble}"
         except SandboxBroken as trouble:
             return f"sandbox failed: {trouble}"
+        if hindered and (end.timed_out or end.exit_code != 0):
+            return "the harness could not do its work while the job was held back"
         return failure_of(end, len(await self.keeper.commit(lambda db: executions.turns(db, execution.id))))
 
     async def _judge(self, execution: Execution) -> None:
@@ -120,14 +138,31 @@ class Lives:
         return evaluation.score, evaluation.reason
 
     async def _evaluate(self, execution: Execution) -> Evaluation:
-        for evaluation in range(1, MOST_EVALUATIONS + 1):
+        crashes = 0
+        while True:
+            await self.keeper.room()
+            began = self.clock()
             try:
                 return await self.sandboxes.evaluate(execution.id, execution.attempt, execution.task)
             except EvaluatorCrashed as trouble:
-                _log.warning("evaluator crashed", execution=execution.id, evaluation=evaluation, reason=str(trouble))
-                if evaluation == MOST_EVALUATIONS:
+                crashes += not self.keeper.hindered(began, FULL_DISK)
+                _log.warning("evaluator crashed", execution=execution.id, evaluation=crashes, reason=str(trouble))
+                if crashes == MOST_EVALUATIONS:
                     raise
-        raise AssertionError("unreachable: the last evaluation returns or raises")
+
+    async def _insist[A](self, call: Callable[[], Awaitable[A]]) -> A:
+        """Repeat an idempotent call until somebody answers, for at most `GATEWAY_SECONDS` in which nothing holds the job back."""
+        give_up = self.clock() + GATEWAY_SECONDS
+        while True:
+            try:
+                return await call()
+            except Unreachable:
+                now = self.clock()
+                if self.keeper.hindered(now):
+                    give_up = now + GATEWAY_SECONDS
+                elif now >= give_up:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
 
     def _group_ends(self, execution: Execution) -> float:
         started = self.clock() if execution.group_started is None else execution.group_started
@@ -144,16 +179,3 @@ def failure_of(end: HarnessEnd, turns: int) -> str:
     how = f"was stopped ({end.stopped})" if end.stopped else "ran into its time-out" if end.timed_out else f"ended with code {end.exit_code}"
     last = end.log_tail.strip().splitlines()[-1:]
     return f"harness never called the model: it {how}{f', last line: {last[0][:300]}' if last else ''}"
-
-
-async def _insist[A](call: Callable[[], Awaitable[A]]) -> A:
-    """Repeat an idempotent call until somebody answers, for at most `GATEWAY_SECONDS`."""
-    loop = asyncio.get_running_loop()
-    give_up = loop.time() + GATEWAY_SECONDS
-    while True:
-        try:
-            return await call()
-        except Unreachable:
-            if loop.time() >= give_up:
-                raise
-            await asyncio.sleep(RETRY_SECONDS)

@@ -35,7 +35,8 @@ def advance(
         if not cell.usable:
             microsteps.free(db, cell.name)
     microsteps.expire(db, now)
-    groups.time_out(db, settings.group_seconds, now)
+    if not paused:
+        groups.time_out(db, settings.group_seconds, now)
     groups.settle(db, now)
     evaluation.end_if_measured(db, now)
     evaluation.begin_if_due(db, settings, held_out, now)

@@ -13,6 +13,7 @@ from vllm.exceptions import VLLMClientError
 from vllm.inputs import TokensPrompt
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from tidemill.telemetry.logs import Log
 from tidemill.wire.engine import Generate, Sampled, Sampling
@@ -66,6 +67,8 @@ class GenerateRoute:
                 sent += len(sampled.token_ids)
                 finished = output.finished
                 yield msgspec.json.encode(sampled) + b"\n"
+        except EngineDeadError:  # or it was told to stop: the stream ends without a finish reason, and the gateway goes on elsewhere
+            finished = True
         finally:
             queue.close()
             if not finished:  # the gateway has hung up. A task of its own, because this one is being cancelled.

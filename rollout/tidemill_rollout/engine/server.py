@@ -24,7 +24,9 @@ from vllm.entrypoints.launchers.launcher import serve_http
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.utils.async_utils import cancel_task_threadsafe
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from tidemill.telemetry.logs import Log
 from tidemill.wire.engine_control import UpdateWeights
@@ -65,6 +67,8 @@ class Engine(AsyncLLM):
 
     def shutdown(self, timeout: float | None = None) -> None:
         self.told_to_stop = True
+        if self.output_handler is not None:
+            cancel_task_threadsafe(self.output_handler)  # before the core, or it may take that for a death and log it with a traceback
         super().shutdown(timeout)
 
 
@@ -94,9 +98,13 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
 
 
 async def _end_with_the_core(app: FastAPI, engine: Engine) -> bool:
-    """Did the core die? Then the server ends too. vLLM itself looks every 5 s only."""
+    """Did the core die? Then the server ends too. vLLM itself looks every 5 s only.
+
+    Either way the calls in flight end with it; the server would wait for them.
+    """
     while not engine.errored and not engine.told_to_stop:
         await asyncio.sleep(CORE_POLL_SECONDS)
+    engine.output_processor.propagate_error(EngineDeadError())
     died = not engine.told_to_stop
     if died:
         log.error("the engine core died")

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemill.local.parent import die_with_parent
 from tidemill.telemetry.logs import Log
 from tidemill_rollout.sandbox import bubblewrap, cgroup, doorway, inside, mounts, namespaces, tree
 
@@ -172,11 +173,14 @@ class ProcessSandbox:
         status, status_end = os.pipe()
         os.set_blocking(status, False)
         try:
+            starting = asyncio.create_task(self._start(launch, work, logs, address, seconds, group, status_end))
             try:
-                process = await self._start(launch, work, logs, address, seconds, group, status_end)
+                running = _Running(await asyncio.shield(starting), status, self._unsafe)
+            except asyncio.CancelledError:  # by then the process may be there, and nobody else knows of it
+                await _Running(await starting, status, self._unsafe).kill()
+                raise
             finally:
                 os.close(status_end)
-            running = _Running(process, status, self._unsafe)
             self._running.add(running)
             if self._stopped:  # meanwhile
                 running.stopped = STOPPED
@@ -271,6 +275,7 @@ class ProcessSandbox:
             stderr=asyncio.subprocess.STDOUT,
             pass_fds=(status_end,),
             start_new_session=True,  # Ctrl-C in the terminal is for the runner
+            preexec_fn=die_with_parent,  # the jail's maker asks for the same, but only once it runs
         )
 
     def _jail(self, words: list[str], launch: Launch, work: Path, logs: Path, status_end: int) -> list[str]:
@@ -387,7 +392,7 @@ def _copy_translated(source: Path, target: Path, translate: Callable[[str], str]
 async def _capture(stream: asyncio.StreamReader, path: Path, keep_bytes: int) -> str:
     """Write the first `keep_bytes` of what is printed to `path`; return the end of all of it."""
     tail, written = b"", 0
-    with path.open("wb") as file:
+    with path.open("wb", buffering=0) as file:  # with a buffer, closing it would fail again on a full disk
         while chunk := await stream.read(2**16):
             tail = (tail + chunk)[-TAIL_BYTES:]
             if written <= keep_bytes:
@@ -396,7 +401,6 @@ async def _capture(stream: asyncio.StreamReader, path: Path, keep_bytes: int) ->
                     written += len(chunk)
                     if written > keep_bytes:
                         file.write(b"\n[tidemill: output beyond this is not kept]\n")
-                    file.flush()
                 except OSError as problem:  # a full disk must not end an execution
                     log.warning("output not written", path=str(path), problem=str(problem))
                     written = keep_bytes + 1

@@ -1,6 +1,9 @@
 """Whatever dies, fills up or misbehaves, the job ends, and nothing is lost or counted twice."""
 
 import asyncio
+import contextlib
+import sqlite3
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,7 +20,8 @@ from tidemill.wire.conductor import Authority, GrantRequest, JobPhase
 from tidemill.wire.gateway import Turns
 from tidemill.wire.http import Refused
 from tidemill_rollout.conductor import conductor as conductor_module
-from tidemill_rollout.conductor import controller
+from tidemill_rollout.conductor import controller, room
+from tidemill_rollout.conductor.sandboxes import EvaluatorCrashed
 
 
 @pytest.mark.parametrize(("mode", "seed"), [(Mode.ELASTIC, 1), (Mode.ELASTIC, 2), (Mode.COLOCATE, 3), (Mode.ASYNC, 4)])
@@ -100,6 +104,77 @@ async def test_nothing_new_is_started_while_the_gateway_cannot_journal(tmp_path:
         job.gateway.condition = ""
         await job.to_the_end()
         check(job)
+
+
+async def test_a_disk_without_room_pauses_the_job_and_what_fails_meanwhile_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, settings()) as job:
+        job.sandboxes.gate.clear()
+        await job.until(lambda t: t.started == 8)
+        monkeypatch.setattr(room, "LEAST_FREE_BYTES", 2**60)
+        paused = await job.until(lambda t: t.phase is JobPhase.PAUSED)
+        assert paused.condition.startswith(f"DiskSpace: {tmp_path}: its disk has less than ")
+        job.sandboxes.behave = lambda execution, attempt: Ended(1) if attempt == 1 else None
+        job.sandboxes.crashes = {"g1-0": 2, "g1-1": 5}
+        job.sandboxes.gate.set()
+        await job.until(lambda _: job.rows("SELECT COUNT(*) FROM executions WHERE state = 'Pending' AND attempt = 2") == [(8,)])
+        monkeypatch.setattr(room, "LEAST_FREE_BYTES", 0)
+        await job.until(lambda t: t.terminated > 0)
+        assert job.rows("SELECT SUM(failures) FROM executions") == [(0,)]
+        await job.to_the_end()
+        check(job)
+        assert [e.execution for e in job.of(ExecutionEnded) if e.dropped] == ["g1-1"]  # its evaluator crashed when there was room again
+
+
+async def test_an_evaluator_that_crashes_on_a_full_disk_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path, settings()) as job:
+        evaluations = []
+
+        def fill_up(execution: str, attempt: int) -> float:
+            """The disk is full while this one is at work, four times."""
+            if execution != "g1-0" or len(evaluations) == 4:
+                return 1.0
+            evaluations.append(execution)
+            monkeypatch.setattr(room, "LEAST_FREE_BYTES", 2**60)
+            asyncio.get_running_loop().call_later(0.05, lambda: monkeypatch.setattr(room, "LEAST_FREE_BYTES", 0))
+            raise EvaluatorCrashed("No space left on device")
+
+        job.sandboxes.score = fill_up
+        await job.to_the_end()
+        check(job)
+        assert len(evaluations) == 4
+        assert [e.execution for e in job.of(ExecutionEnded) if e.dropped] == []
+
+
+async def test_a_pause_takes_no_time_from_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path, settings(capacity=3, rollouts_per_group=4)) as job:  # two executions of the second group find no place yet
+        job.sandboxes.gate.clear()
+        await job.until(lambda t: t.started == 6)
+        monkeypatch.setattr(room, "LEAST_FREE_BYTES", 2**60)
+        await job.until(lambda t: t.phase is JobPhase.PAUSED)
+        job.store.db.execute("UPDATE groups SET started = started - 1000")  # the pause was long
+        shifted = time.time()
+        await job.until(lambda _: job.conductor.last_pass > shifted)
+        job.sandboxes.gate.set()
+        monkeypatch.setattr(room, "LEAST_FREE_BYTES", 0)
+        await job.to_the_end()
+        check(job)
+        assert [e.dropped for e in job.of(ExecutionEnded) if e.dropped] == []
+
+
+async def test_a_stop_takes_no_time_from_a_group(tmp_path: Path) -> None:
+    async with world(tmp_path, settings()) as job:
+        job.sandboxes.gate.clear()
+        await job.until(lambda t: t.started == 8)
+        await job.stop_conductor()
+        with contextlib.closing(sqlite3.connect(tmp_path / "conductor.db")) as db, db:
+            db.execute("UPDATE groups SET started = started - 1000")  # it was stopped overnight
+        job.sandboxes.gate.set()
+        await job.start_conductor()
+        await job.to_the_end()
+        check(job)
+        assert [e.dropped for e in job.of(ExecutionEnded) if e.dropped] == []
 
 
 async def test_a_harness_that_never_calls_the_model_is_tried_three_times_and_then_dropped_with_its_reason(tmp_path: Path) -> None:

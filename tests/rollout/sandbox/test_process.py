@@ -279,6 +279,19 @@ async def test_a_cancelled_run_leaves_nothing_alive(room: Room) -> None:
     assert alive(mark) == []
 
 
+@pytest.mark.parametrize("passes", [0, 1, 2, 3, 5, 10, 30])
+async def test_a_run_that_is_cancelled_while_its_jail_is_made_leaves_nothing_alive(room: Room, passes: int) -> None:
+    """After so many passes of the loop: before, while, and after the process is started."""
+    mark = uuid.uuid4().hex
+    running = asyncio.create_task(room.shell(f"sleep 1000 # {mark}"))
+    for _ in range(passes):
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert alive(mark) == []
+
+
 RUNNER = """
 import asyncio, sys
 from pathlib import Path

@@ -1,16 +1,18 @@
 """Ports are free ones, or those that were asked for."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from tidemill.local.ports import PortTaken, choose_ports
 
 
-def test_all_ports_differ() -> None:
+def test_all_ports_differ_and_none_is_one_that_an_outgoing_connection_may_take() -> None:
     ports = choose_ports(3)
     numbers = [ports.conductor, ports.gateway, *(p for c in ports.cells for p in (c.agent, c.engine, c.trainer))]
     assert len(set(numbers)) == 11
+    assert max(numbers) < int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
 
 def test_a_taken_port_is_named_with_what_to_do() -> None:

@@ -33,7 +33,7 @@ claim(pathlib.Path({str(tmp_path)!r}), parse_rljob(yaml.safe_load(sys.stdin.read
         with pytest.raises(FolderRefused, match="in use by another tidemill run"):
             claim(tmp_path, job(), resume=True)
         holder.kill()
-    claim(tmp_path, job(), resume=True)
+    claim(tmp_path, job(), resume=False)
 
 
 def test_an_occupied_folder_needs_resume(tmp_path: Path) -> None:
@@ -44,11 +44,17 @@ def test_an_occupied_folder_needs_resume(tmp_path: Path) -> None:
 
 def test_resume_needs_the_same_job(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document()))
+    (tmp_path / "conductor.db").touch()
     with pytest.raises(FolderRefused, match=r"already holds a job; continue it with --resume"):
         claim(tmp_path, job(), resume=False)
     with pytest.raises(FolderRefused, match=r"another manifest \(spec.schedule differs\)"):
         claim(tmp_path, job(schedule__steps=99), resume=True)
     claim(tmp_path, job(), resume=True)
+
+
+def test_a_folder_whose_job_never_began_is_free(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(document()))
+    assert load_rljob(claim(tmp_path, job(schedule__steps=99), resume=False).manifest) == job(schedule__steps=99)
 
 
 def test_there_must_be_something_to_resume(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ class ProcessSandbox:
             os.close(status)
             if group is not None:
                 await _let_go(group)
-        code = process.returncode if process.returncode is not None else -9
+        code = running.process.returncode if running.process.returncode is not None else -9
         return Ended(code if code >= 0 else 128 - code, timed_out, time.monotonic() - started, tail, running.stopped)
 
     async def stop_all(self) -> None:

@@ -231,6 +231,12 @@ async def test_a_flood_is_cut_and_does_not_hold_up_the_caller(room: Room) -> Non
     assert len(ended.tail) <= 4096
 
 
+async def test_output_that_a_full_disk_does_not_take_harms_nothing(room: Room) -> None:
+    room.output = Path("/dev/full")
+    ended = await room.shell("echo said; exit 7")
+    assert (ended.exit_code, ended.tail) == (7, "said\n")
+
+
 async def test_more_than_the_quota_on_disk_ends_the_program(room: Room) -> None:
     ended = await room.shell("for n in $(seq 100); do head -c 500000 /dev/zero > /app/$n; done; sleep 1000")
     assert ended.stopped.startswith("disk: wrote more than")

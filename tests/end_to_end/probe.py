@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from dataclasses import dataclass
 
@@ -15,8 +16,8 @@ from tidemill.wire.engine import Sampling
 from tidemill.wire.gateway import GatewayClient, OpenExecution
 from tidemill_rollout.gateway.turns import Kept
 
-NAME = "probe"
 KEY = "key-of-the-probe"
+PROBES = 3  # at once: the gateway keeps an execution on its cell, and the last cell is left last
 TURN_TOKENS = 512
 CONVERSATION_TURNS = 3  # then the context is full
 SECONDS = 150.0
@@ -32,28 +33,43 @@ class Streamed:
 
 
 async def cross_a_flip(job: Job, session: aiohttp.ClientSession) -> list[Streamed]:
-    """Converse, alone among the job's agents, until two cells have sampled one answer. All answers, that one last."""
+    """Converse beside the job's agents until two cells have sampled one answer. All answers of that conversation, that one last."""
+    tasks = [asyncio.create_task(_converse(job, session, f"probe-{number}")) for number in range(PROBES)]
+    try:
+        for crossed in asyncio.as_completed(tasks, timeout=SECONDS):
+            return await crossed
+    except TimeoutError as cause:
+        raise AssertionError(f"no answer crossed a flip:\n{said(job)}") from cause
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    raise AssertionError("unreachable: there is at least one probe")
+
+
+async def _converse(job: Job, session: aiohttp.ClientSession, name: str) -> list[Streamed]:
+    """Conversation after conversation, each an execution of its own, until one has an answer that crossed a flip."""
     url = url_of(job, "tidemill_rollout.gateway")
     gateway = GatewayClient(url, TOKEN, session)
-    await gateway.open(OpenExecution(NAME, 1, KEY, "probe", Sampling(TURN_TOKENS), time.time() + SECONDS))
-    client = AsyncAnthropic(base_url=f"{url}/x/{NAME}", api_key=KEY, max_retries=0)
-    answers: list[Streamed] = []
-    messages: list[MessageParam] = []
-    try:
-        async with asyncio.timeout(SECONDS):
-            while not answers or len({piece.cell for piece in answers[-1].kept.turn.pieces}) < 2:
-                if len(messages) == 2 * CONVERSATION_TURNS:
-                    messages = []
-                messages.append({"role": "user", "content": f"Line {len(answers)}, please."})
+    for conversation in itertools.count():
+        execution = f"{name}-{conversation}"
+        await gateway.open(OpenExecution(execution, 1, KEY, "probe", Sampling(TURN_TOKENS), time.time() + SECONDS))
+        client = AsyncAnthropic(base_url=f"{url}/x/{execution}", api_key=KEY, max_retries=0)
+        messages: list[MessageParam] = []
+        answers: list[Streamed] = []
+        try:
+            for turn in range(CONVERSATION_TURNS):
+                messages.append({"role": "user", "content": f"Line {turn}, please."})
                 text, message = await _stream(client, messages)
                 messages.append({"role": "assistant", "content": text or " "})
-                kept = [kept for kept in kept_turns(job) if kept.turn.execution == NAME]
+                kept = [kept for kept in kept_turns(job) if kept.turn.execution == execution]
                 assert len(kept) == len(answers) + 1
                 answers.append(Streamed(text, message, kept[-1]))
-    except TimeoutError as cause:
-        raise AssertionError(f"none of {len(answers)} answers crossed a flip:\n{said(job)}") from cause
-    await gateway.close(NAME, 1)
-    return answers
+                if len({piece.cell for piece in answers[-1].kept.turn.pieces}) > 1:
+                    return answers
+        finally:
+            await gateway.close(execution, 1)
+    raise AssertionError("unreachable: there is always another conversation")
 
 
 async def _stream(client: AsyncAnthropic, messages: list[MessageParam]) -> tuple[str, Message]:

@@ -95,12 +95,13 @@ def _for_people(summary: Summary) -> str:
         else "no score yet"
     )
     dropped = ", ".join(f"{count} {reason}" for reason, count in summary.executions.dropped.items()) or "none dropped"
+    open_ones = "under way, they begin anew with --resume" if summary.phase == "Stopped" else "lost"
     held_out = ", ".join(f"version {v}: {s:.2f}" for v, s in summary.evaluation.items())
     return os.linesep.join(
         [
             f"{summary.phase} after {summary.wall_seconds / 60:.1f} min: {summary.steps} steps, {trend}",
             *([f"held-out tasks: {held_out}"] if held_out else []),
-            f"{summary.executions.finished} executions finished, {dropped}, {summary.executions.lost} lost; "
+            f"{summary.executions.finished} executions finished, {dropped}, {summary.executions.lost} {open_ones}; "
             f"{len(summary.flips)} flips, {summary.resubmitted_calls} answers moved between engines while they were written",
         ]
     )

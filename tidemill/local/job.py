@@ -70,6 +70,8 @@ def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) ->
         screen.say(f"started {len(processes.running)} processes, logs in {folder.logs}")
         gateway = asyncio.run(_watch(job, layout, processes, screen))
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # it has been heard; a second Ctrl-C must not leave the rest half stopped
         screen.say("stopping")
         processes.stop()
     return _finish(folder, gateway, screen)

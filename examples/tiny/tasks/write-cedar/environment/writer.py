@@ -30,7 +30,7 @@ def ask(messages, most):
 
 messages = [{"role": "user", "content": pathlib.Path(os.environ["TIDEMILL_INSTRUCTION_FILE"]).read_text()}]
 lines = []
-for _ in range(random.randint(1, 4)):
+for _ in range(random.randint(1, 5)):
     lines.append(ask(messages, most=random.randint(48, 256)))
     messages += [{"role": "assistant", "content": lines[-1]}, {"role": "user", "content": "Another."}]
 pathlib.Path("lines.txt").write_text("\n".join(lines))

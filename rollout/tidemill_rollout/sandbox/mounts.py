@@ -92,7 +92,7 @@ def jail(
         Exposed: a program's folder holds a hidden one, so showing it would show that.
     """
     hidden = tuple(hidden)
-    mounts = list(system())
+    mounts = [*system(), Mount(Kind.MEMORY, "/tmp", nbytes=memory_bytes)]  # before the programs: they may lie below it outside
     for folder in outermost(programs):
         holds = next((secret for secret in hidden if secret == folder or folder in secret.parents), None)
         if holds is not None:
@@ -104,7 +104,6 @@ def jail(
         Mount(Kind.PROCESSES, "/proc"),
         Mount(Kind.DEVICES, "/dev"),
         Mount(Kind.MEMORY, "/dev/shm", nbytes=SHARED_MEMORY_BYTES),
-        Mount(Kind.MEMORY, "/tmp", nbytes=memory_bytes),
         Mount(Kind.FOLDER, HOME),
         Mount(Kind.READ_ONLY, RUN, str(run)),
         Mount(Kind.WRITABLE, WORK, str(work)),

@@ -34,3 +34,10 @@ def test_a_program_that_holds_a_hidden_folder_is_refused(tmp_path: Path) -> None
 def test_a_job_inside_the_systems_own_folders_is_covered(tmp_path: Path) -> None:
     mounts = listing(tmp_path, [], [Path("/usr/local/jobs/1")])
     assert mounts.index(Mount(Kind.MEMORY, "/usr/local/jobs/1", nbytes=4096)) > mounts.index(Mount(Kind.READ_ONLY, "/usr", "/usr"))
+
+
+def test_programs_below_tmp_are_shown_over_the_jails_own_tmp(tmp_path: Path) -> None:
+    """A clone of this repository in /tmp has its virtual environment there."""
+    environment = Path("/tmp/clone/.venv")
+    targets = [mount.target for mount in listing(tmp_path, [environment], [])]
+    assert targets.index("/tmp") < targets.index(str(environment))

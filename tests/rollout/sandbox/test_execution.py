@@ -53,7 +53,7 @@ async def test_a_wrong_or_missing_answer_is_a_zero(tmp_path: Path) -> None:
 
 
 async def test_a_harness_out_of_time_is_ended_and_its_work_scored(tmp_path: Path) -> None:
-    desk, work = Desk(tmp_path, f"{SOLVE}; sleep 1000"), task(tmp_path / "task", toml="[agent]\ntimeout_sec = 0.5")
+    desk, work = Desk(tmp_path, f"{SOLVE}; sleep 1000"), task(tmp_path / "task", toml="[agent]\ntimeout_sec = 3")
     assert (await desk.run(work)).timed_out
     assert await desk.score(work) == 1.0
     hurried = Desk(tmp_path, "sleep 1000")
@@ -105,7 +105,8 @@ async def test_a_reward_that_the_harness_wrote_counts_for_nothing(tmp_path: Path
     ],
 )
 async def test_an_evaluator_that_fails_is_not_a_zero(tmp_path: Path, tests: str, complaint: str) -> None:
-    desk, work = Desk(tmp_path, SOLVE), task(tmp_path / "task", tests, "[verifier]\ntimeout_sec = 1")
+    seconds = 1 if "sleep" in tests else 60
+    desk, work = Desk(tmp_path, SOLVE), task(tmp_path / "task", tests, f"[verifier]\ntimeout_sec = {seconds}")
     await desk.run(work)
     with pytest.raises(EvaluatorFailed, match=complaint):
         await desk.score(work)

@@ -168,6 +168,19 @@ async def test_a_child_that_ignores_term_is_killed(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5.0
 
 
+async def test_a_child_that_is_told_to_end_ends_its_own_children_itself(tmp_path: Path) -> None:
+    """An engine whose core is told at the same time takes its end for a death."""
+    script = """
+    told = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True)); print('up', flush=True); time.sleep(1000)"
+    subprocess.Popen([sys.executable, "-S", "-c", told])
+    signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.1), print("ended", flush=True), sys.exit()))
+    serve()
+    """
+    async with supervised(tmp_path, script) as child:
+        await until(lambda: child.healthy and "up" in child.program.log.read_text(), "both are up")
+    assert child.program.log.read_text().split() == ["up", "ended"]
+
+
 @pytest.mark.usefixtures("adopting")
 @pytest.mark.parametrize("how", ["the supervisor ends", "the child is killed"])
 async def test_grandchildren_end_with_the_child_and_leave_no_zombie(tmp_path: Path, how: str) -> None:

@@ -36,6 +36,8 @@ from tests.engines import tiny_model
 from tidemill.local.summary import Summary
 from tidemill.telemetry.events import JobStarted, StepCommitted, TideRead, VersionPublished, WeightsLoaded
 
+pytestmark = pytest.mark.timeout(600)
+
 STOPS_WITHIN_SECONDS = 10.0
 ORPHANS_END_WITHIN_SECONDS = 3.0
 STEPS = 6

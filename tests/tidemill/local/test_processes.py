@@ -81,6 +81,26 @@ time.sleep(60)
     until(lambda: not alive(child), 2)
 
 
+def test_the_first_process_has_ended_before_the_others_are_told_to_end(tmp_path: Path) -> None:
+    text = """
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep({seconds})
+    with open({order!r}, "a") as file: file.write({name!r} + " ")
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("up", flush=True)
+time.sleep(60)
+"""
+    order = tmp_path / "order"
+    processes = Processes()
+    for name, seconds in (("conductor", 0.3), ("gateway", 0.0)):
+        processes.start(command(tmp_path, name, text.format(order=str(order), name=name, seconds=seconds)))
+    until(lambda: all(one.command.log_file.read_text() for one in processes.running))
+    processes.stop()
+    assert order.read_text() == "conductor gateway "
+
+
 def test_killing_the_runner_leaves_no_process(tmp_path: Path) -> None:
     command(tmp_path, "orphan", "import os, time; print(os.getpid(), flush=True); time.sleep(60)")
     code = f"""

@@ -65,10 +65,7 @@ def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) ->
     processes = Processes()
     gateway: GatewayState | None = None
     try:
-        for command in commands(job, layout):
-            processes.start(command)
-        screen.say(f"started {len(processes.running)} processes, logs in {folder.logs}")
-        gateway = asyncio.run(_watch(job, layout, processes, screen))
+        gateway = asyncio.run(_run(job, layout, processes, screen))
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # it has been heard; a second Ctrl-C must not leave the rest half stopped
@@ -77,12 +74,15 @@ def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) ->
     return _finish(folder, gateway, screen)
 
 
-async def _watch(job: RLJob, layout: Layout, processes: Processes, screen: Screen) -> GatewayState | None:
-    """Tend the processes and show the tide until the job has ended or a signal says stop. Returns the gateway's last counters."""
+async def _run(job: RLJob, layout: Layout, processes: Processes, screen: Screen) -> GatewayState | None:
+    """Start the processes, tend them and show the tide until the job has ended or a signal says stop. Returns the gateway's last counters."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM):  # before the first fork: a KeyboardInterrupt that is raised in what runs around one is lost
         loop.add_signal_handler(number, stop.set)
+    for command in commands(job, layout):
+        processes.start(command)
+    screen.say(f"started {len(processes.running)} processes, logs in {layout.folder / 'logs'}")
     async with aiohttp.ClientSession() as session:
         conductor = ConductorClient(layout.conductor_url, layout.token, session)
         gateway = GatewayClient(layout.gateway_url, layout.token, session)

@@ -153,7 +153,10 @@ def random_kills(seed: int) -> Iterator[Callable[[Striker], Strike]]:
 
         def kill(striker: Striker, module: str = module, cell: str = cell, pause: float = pause) -> Strike:
             at = time.monotonic() + pause
-            look = lambda: Seen(cell, (f"{pause:.2f} s after the last",)) if time.monotonic() >= at else None  # noqa: E731
+
+            def look() -> Seen | None:
+                return Seen(cell, (f"{pause:.2f} s after the last",)) if time.monotonic() >= at else None
+
             return striker.strike(f"{module} {cell} at a random time", module, look)
 
         yield kill

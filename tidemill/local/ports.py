@@ -49,27 +49,24 @@ def _free(count: int) -> list[int]:
     for port in candidates:
         if len(found) == count:
             break
-        if _is_free(port):
+        if not _taken(port):
             found.append(port)
     if len(found) < count:
         raise PortTaken(f"only {len(found)} of {count} ports are free between {FIRST_FREE} and {first_outgoing}: choose with --ports")
     return found
 
 
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
-
-
 def _from(base: int, count: int) -> list[int]:
     for port in range(base, base + count):
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except (OSError, OverflowError) as cause:
-            raise PortTaken(
-                f"port {port} is taken ({cause}); the job needs {base} to {base + count - 1}: give another --ports, or leave it out"
-            ) from cause
+        if reason := _taken(port):
+            raise PortTaken(f"port {port} is taken ({reason}); the job needs {base} to {base + count - 1}: give another --ports, or leave it out")
     return list(range(base, base + count))
+
+
+def _taken(port: int) -> str:
+    """Why nobody can listen there; empty when somebody can."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except (OSError, OverflowError) as cause:
+        return str(cause)
+    return ""

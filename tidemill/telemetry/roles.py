@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidemill.telemetry.events import AnyEvent, FlipEnded, JobStarted, RoleAcknowledged
+from tidemill.telemetry.events import AnyEvent, FlipEnded, JobEnded, JobStarted, RoleAcknowledged
 
 FLIPPING = "Flipping"
 
@@ -37,7 +37,7 @@ def role_spans(events: Iterable[AnyEvent], now: float) -> tuple[RoleSpan, ...]:
             spans = _cut(spans, event.cell, event.time - event.seconds, event.time)
             if event.cell in current and current[event.cell][1] > event.time - event.seconds:
                 spans.append(RoleSpan(event.cell, FLIPPING, event.time - event.seconds, current[event.cell][1]))
-        ended = type(event).__name__ == "JobEnded"
+        ended = isinstance(event, JobEnded)
         last = event.time
     until = last if ended else max(last, now)
     spans += [RoleSpan(cell, role, start, until) for cell, (role, start) in current.items() if until > start]

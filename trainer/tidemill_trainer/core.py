@@ -24,6 +24,7 @@ from tidemill_trainer.memory import give_back
 from tidemill_trainer.model import Model
 from tidemill_trainer.optimizer import Optimizer
 from tidemill_trainer.snapshot import BETWEEN_PUBLICATIONS, Snapshot, digest_of, region
+from tidemill_trainer.torch_thread import in_torch
 from tidemill_trainer.worker import Identity
 
 log = Log(__name__)
@@ -83,7 +84,7 @@ class Core:
     async def start(self) -> None:
         """Stand where the conductor says the job stands: its last committed step, its last publication."""
         state = await self._training_state()
-        await self._in_torch(lambda: self._restore(state))
+        await in_torch(self._torch_thread, lambda: self._restore(state))
         log.info("core is ready", step=self.held_step, published_version=state.policy_version if self._published.present else None)
 
     def weights_of_step(self, step: int) -> WeightSnapshot:
@@ -97,13 +98,13 @@ class Core:
             raise Refused(f"the core holds the weights of step {self.held_step}, not of step {step}")
 
     async def rest(self) -> None:
-        await self._in_torch(self._drop_gradients)
+        await in_torch(self._torch_thread, self._drop_gradients)
 
     async def hand_over(self, part: Part) -> None:
         async with self._counting:
             gradient = self._model.hold_gradients()
             await self._count(self._who.cell, part.epoch, part.step, part.leases)
-            await self._in_torch(lambda: self._sum.add(part.leases, part.indices, dict(part.sums), gradient))
+            await in_torch(self._torch_thread, lambda: self._sum.add(part.leases, part.indices, dict(part.sums), gradient))
 
     async def take_in(self, offer: GradientSum) -> None:
         """A satellite's sum: read it completely, then have it counted, then add it.
@@ -133,7 +134,7 @@ class Core:
                         f"step {step} has {micro_steps} micro-steps, but {len(self._sum.leases)} are in the sum of this process; "
                         "ending it, so that the step is computed again from the last checkpoint"
                     )
-                await self._in_torch(self._update)
+                await in_torch(self._torch_thread, self._update)
             elif self.held_step != step + 1 or self._applied is None:
                 raise RuntimeError(
                     f"told to finish step {step}, but the weights are those of step {self.held_step}; ending, to start from the last checkpoint"
@@ -142,12 +143,12 @@ class Core:
             assert applied is not None
         await self._insist(lambda: self._conductor.applied(step, applied))
         needed = frozenset({self._published_step})
-        await self._in_torch(lambda: checkpoint.prune(self._settings.checkpoints, self._settings.keep, self.held_step, needed))
+        await in_torch(self._torch_thread, lambda: checkpoint.prune(self._settings.checkpoints, self._settings.keep, self.held_step, needed))
 
     async def publish(self, version: int) -> None:
         present = self._published.present
         if present is None or present.version != version or present.step != self.held_step:
-            await self._in_torch(lambda: self._publish(version))
+            await in_torch(self._torch_thread, lambda: self._publish(version))
             present = self._published.present
         assert present is not None
         report = Published(version, present.step, present.digest)
@@ -280,9 +281,6 @@ class Core:
             except Unreachable as trouble:
                 log.warning("the conductor does not answer, asking again", reason=str(trouble))
                 await asyncio.sleep(RETRY_SECONDS)
-
-    async def _in_torch(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._torch_thread, work)
 
 
 def _held(snapshot: Snapshot, wanted: str, fits: Callable[[WeightSnapshot], bool]) -> WeightSnapshot:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor
 
 import aiohttp
@@ -19,6 +18,7 @@ from tidemill_trainer.exchange import Part
 from tidemill_trainer.memory import give_back
 from tidemill_trainer.model import Model, UnsupportedModel
 from tidemill_trainer.snapshot import region
+from tidemill_trainer.torch_thread import in_torch
 from tidemill_trainer.worker import Identity
 
 log = Log(__name__)
@@ -67,7 +67,7 @@ class Satellite:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def hand_over(self, part: Part) -> None:
-        await self._in_torch(self._export)
+        await in_torch(self._torch_thread, self._export)
         assert self._sum is not None
         assert self._source is not None
         memory = region(self._sum)
@@ -92,7 +92,7 @@ class Satellite:
 
     async def rest(self) -> None:
         """The weights go too: at the next join they would be stale."""
-        await self._in_torch(self._drop)
+        await in_torch(self._torch_thread, self._drop)
 
     def close(self) -> None:
         self._withdraw()
@@ -108,7 +108,7 @@ class Satellite:
             raise TransferFailed(
                 f"weights of step {step} do not match their checksums ({len(wrong)} tensors, first {wrong[0]}); the core may be updating them"
             )
-        await self._in_torch(lambda: self._use(target, step))
+        await in_torch(self._torch_thread, lambda: self._use(target, step))
         log.info("weights read", step=step, digest=snapshot.digest, seconds=round(time.monotonic() - started, 3))
 
     def _check(self, snapshot: WeightSnapshot) -> None:
@@ -154,6 +154,3 @@ class Satellite:
         if self._core is None:
             raise Unreachable(f"{self._who.cell} has not been told where the core is; join with its URL")
         return self._core
-
-    async def _in_torch(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._torch_thread, work)

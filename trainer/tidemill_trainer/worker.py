@@ -16,6 +16,7 @@ from tidemill.wire.conductor import ConductorClient, LeaseIds, LeaseReply, Lease
 from tidemill.wire.http import Refused, Rejected, Unreachable
 from tidemill.wire.trainer import Join, Leave, TrainerState
 from tidemill_trainer.exchange import Part
+from tidemill_trainer.torch_thread import in_torch
 
 log = Log(__name__)
 
@@ -258,9 +259,9 @@ class Worker:
                 return
             self._doing = f"forward-backward {micro_step.index} of step {micro_step.step}"
             if self._part is None:
-                await self._in_torch(self._clear)
+                await in_torch(self._torch_thread, self._clear)
                 self._part = Part(micro_step.step, self._asked_epoch, time.monotonic())
-            sums = await asyncio.get_running_loop().run_in_executor(self._torch_thread, self._compute, micro_step.sequences)
+            sums = await in_torch(self._torch_thread, lambda: self._compute(micro_step.sequences))
             self._part.add(micro_step, sums)
         finally:
             self._computing = None
@@ -313,6 +314,3 @@ class Worker:
     def _leases(self) -> tuple[str, ...]:
         held = self._part.leases if self._part else []
         return (*held, self._computing) if self._computing and self._computing not in held else tuple(held)
-
-    async def _in_torch(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._torch_thread, work)

@@ -56,7 +56,9 @@ def test_roles_and_flips_become_spans_that_do_not_overlap() -> None:
 
 
 def test_the_page_names_what_matters_and_escapes_what_it_shows() -> None:
-    text = page(tell(events(), 1100))  # type: ignore[arg-type]  # these events have a start
+    story = tell(events(), 1100)
+    assert story is not None
+    text = page(story)
     for expected in ("1 of 2", "0.50 &rarr; 0.50", "drain 1.00, join 3.00", "the times mean nothing", "version 1 published after step 1"):
         assert expected in text
     assert "<script" not in text

@@ -97,6 +97,11 @@ def create(db: Database, cells: int, standalone: int, capacity: int, now: float)
     )
 
 
+def forget_what_was_told(db: Database) -> None:
+    """After a restart every acknowledged role is told again: while the job was stopped no cell had one, so its readers begin anew."""
+    db.execute("UPDATE roles SET told_epoch = 0")
+
+
 def read(db: Database, reports: Reports, now: float) -> tuple[Cell, ...]:
     """All cells: those that change role in flip order, then the standalone ones."""
     digests = dict(db.execute("SELECT version, digest FROM versions").fetchall())
@@ -147,6 +152,8 @@ def note_report(db: Database, state: CellState, now: float) -> None:
         db.execute("UPDATE roles SET capacity = ? WHERE cell = ?", (state.capacity, state.cell))
     if state.phase is CellPhase.READY and state.epoch > row["acknowledged_epoch"]:
         db.execute("UPDATE roles SET acknowledged_epoch = ? WHERE cell = ?", (state.epoch, state.cell))
+    if state.phase is CellPhase.READY and state.epoch > row["told_epoch"]:
+        db.execute("UPDATE roles SET told_epoch = ? WHERE cell = ?", (state.epoch, state.cell))
         events.say(db, RoleAcknowledged(time=now, cell=state.cell, role=state.role, epoch=state.epoch))
     if state.epoch > row["epoch"]:  # the store is an older copy: what the agent holds was granted once, so the next grant must be above it
         db.execute("UPDATE roles SET epoch = ? WHERE cell = ?", (state.epoch + 1, state.cell))

@@ -26,6 +26,7 @@ def open_job(db: Database, settings: Settings, now: float, retry_failed: bool = 
     elif row["phase"] == "Failed" and retry_failed:
         db.execute("UPDATE job SET phase = 'Running', reason = ''")
     cells.create(db, settings.cells, settings.standalone, settings.capacity, now)
+    cells.forget_what_was_told(db)
     executions.requeue_all_running(db)
     groups.begin_time_anew(db)
     return row is not None

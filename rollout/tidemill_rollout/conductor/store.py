@@ -70,7 +70,8 @@ CREATE TABLE IF NOT EXISTS versions (version INTEGER PRIMARY KEY, step INTEGER N
 CREATE TABLE IF NOT EXISTS roles (
   cell TEXT PRIMARY KEY, ordinal INTEGER NOT NULL, standalone INTEGER NOT NULL, capacity INTEGER NOT NULL,
   role TEXT NOT NULL CHECK (role IN ('Rollout', 'Training')), epoch INTEGER NOT NULL, destinations TEXT NOT NULL DEFAULT '[]', granted REAL NOT NULL,
-  acknowledged_epoch INTEGER NOT NULL DEFAULT 0, flip_epoch INTEGER NOT NULL DEFAULT 0, loaded TEXT NOT NULL DEFAULT ''
+  acknowledged_epoch INTEGER NOT NULL DEFAULT 0, flip_epoch INTEGER NOT NULL DEFAULT 0, loaded TEXT NOT NULL DEFAULT '',
+  told_epoch INTEGER NOT NULL DEFAULT 0     -- the last whose acknowledgement is among this run's events
 ) STRICT;
 CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY AUTOINCREMENT, line BLOB NOT NULL) STRICT;
 """

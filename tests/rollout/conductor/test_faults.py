@@ -14,7 +14,8 @@ import pytest
 from tests.rollout.conductor.checks import check
 from tests.rollout.conductor.world import Ended, settings, turn, world
 from tidemill.policy.decide import Mode
-from tidemill.telemetry.events import ConditionChanged, ExecutionEnded, GroupDropped, JobEnded, JobStarted
+from tidemill.telemetry.events import ConditionChanged, ExecutionEnded, GroupDropped, JobEnded, JobStarted, read_events
+from tidemill.telemetry.roles import FLIPPING, role_spans
 from tidemill.wire.cell import CellPhase, Role
 from tidemill.wire.conductor import Authority, GrantRequest, JobPhase
 from tidemill.wire.gateway import Turns
@@ -56,6 +57,21 @@ async def test_after_a_restart_running_executions_begin_anew_under_the_same_id_a
         assert job.rows("SELECT SUM(failures) FROM executions") == [(0,)]
         assert [e.resumed for e in job.of(JobStarted)] == [False, True]
         check(job)
+
+
+async def test_after_a_restart_every_cell_has_a_role_in_the_timeline_again_also_one_that_never_flips(tmp_path: Path) -> None:
+    async with world(tmp_path, settings(mode=Mode.ASYNC, cells=3)) as job:
+        await job.until(lambda t: t.step >= 1)
+        await job.kill_conductor()
+        await job.start_conductor()
+        await job.to_the_end()
+        events = list(read_events(job.folder / "metrics.jsonl"))
+        restarted = max(e.time for e in events if isinstance(e, JobStarted))
+        spans = role_spans(events, events[-1].time)
+        roles = {
+            cell: {s.role for s in spans if s.cell == cell and s.start >= restarted and s.role != FLIPPING} for cell in ("cell-0", "cell-1", "cell-2")
+        }
+        assert roles == {"cell-0": {"Training"}, "cell-1": {"Rollout"}, "cell-2": {"Rollout"}}
 
 
 async def test_a_clean_stop_can_be_resumed_and_a_finished_job_stays_finished(tmp_path: Path) -> None:

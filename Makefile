@@ -2,10 +2,11 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint lock clean
+.PHONY: help setup quickstart test test-cluster lint lock clean
 
-PACKAGES := tidemill rollout trainer cell bench
-EXTRAS := operator rollout trainer cell tasks cpu dev
+PACKAGES := tidemill operator rollout trainer cell bench
+EXTRAS := cluster operator rollout trainer cell tasks cpu dev
+CELL_EXTRAS := rollout trainer cell
 ARGS ?=
 
 help: ## show this
@@ -23,19 +24,33 @@ quickstart: setup ## train a real model with real agents on this machine, in a n
 test: setup ## run the tests; ARGS="-k waterlevel" is handed to pytest
 	@.venv/bin/pytest $(ARGS)
 
+test-cluster: setup ## run the tests that need nodes: two real ones on this machine, as root; the first time builds Kubernetes
+	@.venv/bin/python -m tests.cluster.machine
+	@.venv/bin/python -m tests.cluster.programs
+	@.venv/bin/pytest tests/cluster/node $(ARGS)
+
 lint: setup ## ruff, mypy (strict), import rules
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy $(PACKAGES)
 	@.venv/bin/lint-imports
 
-lock: setup ## resolve requirements/*.in anew, keeping versions that still fit; ARGS=--upgrade takes the newest
+lock: setup ## resolve requirements/*.in and the images' locks anew, keeping versions that still fit; ARGS=--upgrade takes the newest
 	@uv="$$(command -v "$${XDG_CACHE_HOME:-$$HOME/.cache}/tidemill/installer/bin/uv" || command -v uv)"; \
 	compile="$$uv pip compile --quiet --python-platform x86_64-manylinux_2_28 --generate-hashes --no-emit-index-url $(ARGS)"; \
 	export UV_CUSTOM_COMPILE_COMMAND="make lock"; \
 	$$compile --python-version 3.8 requirements/installer.in -o requirements/installer.lock; \
+	$$compile --python-version 3.12 requirements/go.in -o requirements/go.lock; \
 	$$compile --python-version 3.12 pyproject.toml requirements/cpu.in $(EXTRAS:%=--extra %) \
-		--overrides requirements/cpu.overrides --excludes requirements/cpu.excludes -o requirements/cpu.lock
+		--overrides requirements/cpu.overrides --excludes requirements/cpu.excludes -o requirements/cpu.lock; \
+	image() { $$compile --python-version 3.12 "$${@:2}" -o requirements/$$1.lock; }; \
+	tested="--constraints requirements/cpu.lock"; \
+	image build requirements/build.in $$tested; \
+	image operator pyproject.toml $$tested --extra operator --excludes requirements/operator.excludes; \
+	image conductor pyproject.toml $$tested --extra rollout --excludes requirements/conductor.excludes; \
+	image cell-cpu pyproject.toml requirements/cell-cpu.in $$tested $(CELL_EXTRAS:%=--extra %) --extra cpu \
+		--overrides requirements/cpu.overrides --excludes requirements/cpu.excludes; \
+	image cell-cuda pyproject.toml $(CELL_EXTRAS:%=--extra %) --extra cuda
 
 clean: ## remove .venv and caches; runs/ stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tidemill.telemetry.logs import Log
-from tidemill.wire.cell import CellKind, CellPhase, CellState, Flip, Role, RoleOrder
+from tidemill.wire.cell import CellKind, CellPhase, CellState, Flip, RankOrder, RankState, Role, RoleOrder
 from tidemill.wire.conductor import ConductorClient, Grant, Tide
 from tidemill.wire.http import Board, Refused, WireError
 from tidemill.wire.trainer import TrainerClient
@@ -19,6 +19,7 @@ from tidemill_cell.children import Child, Health
 from tidemill_cell.flips import FlipUnderWay
 from tidemill_cell.identity import Identity
 from tidemill_cell.phases import Blame, PhaseFailed, Phases
+from tidemill_cell.ranks import Ranks
 from tidemill_cell.roles import LIMITS, Acknowledged, Blocked, Phase, Standing, Tidings, Weights
 
 
@@ -42,6 +43,7 @@ class Agent:
         trainer_client: TrainerClient | None,
         conductor: ConductorClient,
         pace: Pace | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.identity = identity
         self.board = Board()
@@ -51,6 +53,7 @@ class Agent:
         self._trainer_client = trainer_client
         self._conductor = conductor
         self._pace = pace or Pace()
+        self._ranks = ranks or Ranks(identity.cell)
         self._log = Log(__name__, cell=identity.cell)
         self._stands = Standing()
         self._tidings = Tidings()
@@ -64,6 +67,8 @@ class Agent:
         self._engine_life = ""
         self._trainer_life = ""
         self._trainer_incarnation = ""
+        self._leaving = False
+        self._left = asyncio.Event()
         self._wake = asyncio.Event()  # something happened that the next phase may depend on
         self._ordered = asyncio.Event()  # a newer order came
         self._changed = asyncio.Event()  # the state may read differently now
@@ -74,6 +79,8 @@ class Agent:
 
     def refusal(self, epoch: int) -> str:
         """Why a call routed under `epoch` is not served here; "" when it is."""
+        if self._leaving:
+            return "the cell is leaving; send the call to another"
         return roles.refusal(self._order, self._stands, epoch)
 
     def order(self, order: RoleOrder) -> None:
@@ -90,10 +97,27 @@ class Agent:
         self._ordered.set()
         self._touch()
 
+    def note_rank(self, told: RankState) -> RankOrder:
+        """One of the cell's other nodes says how it stands. Raises `Rejected` when it is none of this cell."""
+        self._ranks.note(told)
+        return RankOrder(Role.ROLLOUT, -1) if self._order is None else RankOrder(self._order.role, self._order.epoch)
+
+    async def leave(self) -> None:
+        """Take nothing more, and hand over what is here: calls to other cells, gradients to the core, leases to the conductor.
+
+        Returns when that is done. Whoever calls it sets the deadline, and then ends `run`.
+        """
+        self._log.info("leaving")
+        self._leaving = True
+        self._ordered.set()
+        self._touch()
+        await self._left.wait()
+
     async def run(self, phases: Phases) -> None:
         """Live until cancelled. Children end with it."""
         for child in self.children:
             child.on_change = self._touch
+        self._ranks.on_change = self._touch
         async with asyncio.TaskGroup() as tasks:
             for child in self.children:
                 tasks.create_task(child.run())
@@ -127,18 +151,23 @@ class Agent:
             kind=me.kind,
             ordinal=me.ordinal,
             url=me.url,
-            phase=CellPhase.FAILED if failed else roles.cell_phase(self._order, acknowledged, stands),
+            phase=self._phase(failed is not None),
             role=acknowledged.role if acknowledged else Role.ROLLOUT,
             epoch=acknowledged.epoch if acknowledged else -1,
             capacity=me.capacity,
             policy_version=stands.weights.version if stands.weights else -1,
             weights_digest=stands.weights.digest if stands.weights else "",
-            trainer_url=self._trainer_client.base_url if self._trainer_client and self._trainer_incarnation else "",
+            trainer_url=(me.trainer_url or self._trainer_client.base_url) if self._trainer_client and self._trainer_incarnation else "",
             trainer_incarnation=self._trainer_incarnation,
             engine_incarnation=self._engine_life,
             reason=failed.reason if failed else self._trouble,
             last_flip=self._last_flip,
         )
+
+    def _phase(self, failed: bool) -> CellPhase:
+        if failed:
+            return CellPhase.FAILED
+        return CellPhase.LEAVING if self._leaving else roles.cell_phase(self._order, self._acknowledged, self._stands)
 
     async def _announce(self) -> None:
         """Tell those who wait for a newer state."""
@@ -183,9 +212,11 @@ class Agent:
                 await asyncio.sleep(self._pace.conductor_pause_seconds)
                 continue
             seen = tide.sequence
-            tidings = Tidings(Weights(tide.policy_version, tide.weights_digest) if tide.weights_digest else None, self._core_url(tide))
+            published = Weights(tide.policy_version, tide.weights_digest) if tide.weights_digest else None
+            cordoned = any(c.cordoned for c in tide.cells if c.cell == self.identity.cell)
+            tidings = Tidings(published, self._core_url(tide), cordoned)
             if tidings != self._tidings:
-                self._log.info("tidings", published=tide.policy_version, digest=tide.weights_digest, core_url=tidings.core_url)
+                self._log.info("tidings", published=tide.policy_version, digest=tide.weights_digest, core_url=tidings.core_url, cordoned=cordoned)
                 self._tidings = tidings
                 self._wake.set()
             await asyncio.sleep(self._pace.tide_rest_seconds)
@@ -203,15 +234,24 @@ class Agent:
             self._ordered.clear()
             order, tidings = self._order, self._tidings
             if order is None:
+                if self._leaving:
+                    self._left.set()  # nothing was ever taken
                 await self._rest(self._pace.route_seconds)
                 continue
-            match roles.next_phase(order, self._stands, tidings):
+            match roles.before_the_end(self._stands) if self._leaving else roles.next_phase(order, self._stands, tidings):
+                case None if self._leaving:
+                    self._left.set()
+                    await self._rest(self._pace.route_seconds)
+                case None if lagging := self._ranks.lagging(order.role, order.epoch):
+                    self._tell(lagging)
+                    await self._rest(self._pace.route_seconds)
                 case None:
                     self._settle(order)
-                    if not await self._rest(self._pace.route_seconds) and order.role is Role.ROLLOUT:
+                    self._tell("cordoned: serves nothing until that is taken back" if tidings.cordoned and order.role is Role.ROLLOUT else "")
+                    if not await self._rest(self._pace.route_seconds) and self._stands.routed is not None:
                         await self._put_route_again(phases, order, tidings)
                 case Blocked(reason):
-                    self._tell(reason)
+                    self._tell(self._ranks.trouble() or reason)
                     await self._rest(self._pace.route_seconds)
                 case phase:
                     self._tell(phase)
@@ -219,10 +259,11 @@ class Agent:
 
     async def _look_at_children(self) -> None:
         """A child that is gone, or another one than before, changes where the cell stands."""
-        if not self._engine.healthy:
+        engine_life = f"{self._engine.incarnation} {self._ranks.life}".strip()  # an engine of several nodes is another one when a part of it is
+        if not self._engine.healthy or self._ranks.trouble():
             self._engine_life, self._stands = "", roles.engine_down(self._stands)
-        elif self._engine.incarnation != self._engine_life:
-            self._engine_life, self._stands = self._engine.incarnation, roles.engine_up(self._stands)
+        elif engine_life != self._engine_life:
+            self._engine_life, self._stands = engine_life, roles.engine_up(self._stands)
         if self._trainer is not None and self._trainer_client is not None:
             if not self._trainer.healthy:
                 self._trainer_life, self._trainer_incarnation, self._stands = "", "", roles.trainer_down(self._stands)
@@ -250,7 +291,6 @@ class Agent:
 
     def _settle(self, order: RoleOrder) -> None:
         self._failing = None
-        self._tell("")
         if self._acknowledged == Acknowledged(order.role, order.epoch):
             return
         self._acknowledged = Acknowledged(order.role, order.epoch)

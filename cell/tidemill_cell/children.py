@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 
 from tidemill.telemetry.logs import Log
+from tidemill.wire.trust import Credential, credential
 from tidemill_cell.process_group import ProcessGroup
 from tidemill_cell.restarts import Failures, Patience
 
@@ -43,7 +44,7 @@ class Program:
 class Child:
     """One program and the process that runs it now. `incarnation` names that process's life."""
 
-    def __init__(self, program: Program, session: aiohttp.ClientSession, token: str, patience: Patience | None = None) -> None:
+    def __init__(self, program: Program, session: aiohttp.ClientSession, caller: Credential | str, patience: Patience | None = None) -> None:
         self.program = program
         self.health = Health.DOWN
         self.incarnation = ""
@@ -52,7 +53,7 @@ class Child:
         self.reason = ""  # of the last failure, with the last lines of the log
         self.on_change: Callable[[], None] = lambda: None
         self._session = session
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._credential = credential(caller)
         self._patience = patience or Patience()
         self._log = Log(__name__, child=program.name)
         self._wanted_end: asyncio.Future[str] | None = None
@@ -127,7 +128,7 @@ class Child:
     async def _answers(self) -> bool:
         timeout = aiohttp.ClientTimeout(total=self._patience.answer_seconds)
         try:
-            async with self._session.get(self.program.health_url, headers=self._headers, timeout=timeout) as response:
+            async with self._session.get(self.program.health_url, headers=self._credential.headers(), timeout=timeout) as response:
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False

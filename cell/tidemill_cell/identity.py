@@ -14,6 +14,7 @@ class Identity:
     ordinal: int
     url: str  # of the agent
     capacity: int  # C_e
+    trainer_url: str = ""  # under which other cells reach its trainer; empty: as the agent does
 
 
 def parse_name(cell: str) -> tuple[CellKind, int]:

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from tidemill.wire.http import Refused, Rejected, Unreachable
+from tidemill.wire.trust import Credential, credential
 
 _CONNECT_SECONDS = 5.0
 
@@ -26,10 +27,10 @@ _read_envelope = msgspec.json.Decoder(_Envelope)
 class Proxy:
     """`refusal` says why a call of an epoch is not served here ("" when it is); the gate is asked once, when the call comes in."""
 
-    def __init__(self, engine_url: str, token: str, session: aiohttp.ClientSession, refusal: Callable[[int], str]) -> None:
+    def __init__(self, engine_url: str, caller: Credential | str, session: aiohttp.ClientSession, refusal: Callable[[int], str]) -> None:
         self.calls = 0
         self._url = engine_url + "/inference/v1/generate"
-        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._credential = credential(caller)
         self._session = session
         self._refusal = refusal
         self._live: set[asyncio.Task[object]] = set()
@@ -63,8 +64,9 @@ class Proxy:
 
     async def _pass_through(self, request: web.Request, body: bytes) -> web.StreamResponse:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)  # how long silence may last is the gateway's to say
+        headers = self._credential.headers() | {"Content-Type": "application/json"}
         try:
-            async with self._session.post(self._url, data=body, headers=self._headers, timeout=timeout) as upstream:
+            async with self._session.post(self._url, data=body, headers=headers, timeout=timeout) as upstream:
                 return await _pass_back(request, upstream)
         except (aiohttp.ClientError, TimeoutError, OSError) as cause:
             raise Unreachable(f"{self._url}: the engine does not answer ({type(cause).__name__}: {cause})") from cause

@@ -64,6 +64,7 @@ class Standing:
     joined_epoch: int = -1
     routed: Routed | None = None
     may_be_routed: bool = True  # until a drain has been answered: the agent may have been restarted
+    joined_core: str = ""  # URL of the core that the trainer works for
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Tidings:
 
     published: Weights | None = None
     core_url: str = ""  # of the core's trainer
+    cordoned: bool = False  # a person wants this cell to serve nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +122,16 @@ def _to_training(order: RoleOrder, stands: Standing, tidings: Tidings) -> Phase 
         return Blocked("the trainer is starting")
     if stands.trainer is not Trainer.JOINED or stands.joined_epoch != order.epoch:
         return Phase.JOIN if tidings.core_url else Blocked("the conductor names no core to join")
+    if tidings.core_url not in ("", stands.joined_core):
+        return Phase.JOIN  # the core has come back under another address
     return None
 
 
 def _to_rollout(order: RoleOrder, stands: Standing, tidings: Tidings) -> Phase | Blocked | None:
     if stands.trainer in (Trainer.JOINED, Trainer.UNSURE):
         return Phase.LEAVE
+    if tidings.cordoned:
+        return Phase.DRAIN if stands.may_be_routed else None
     if stands.may_be_routed and (stands.engine is not Engine.AWAKE or stands.weights is None):
         return Phase.DRAIN  # the engine behind the route is gone, or its weights are not known to be right
     if stands.engine is Engine.DOWN:
@@ -141,6 +147,13 @@ def _to_rollout(order: RoleOrder, stands: Standing, tidings: Tidings) -> Phase |
     return None
 
 
+def before_the_end(stands: Standing) -> Phase | None:
+    """What is still to be handed over before the agent may end; None when nothing is."""
+    if stands.trainer in (Trainer.JOINED, Trainer.UNSURE):
+        return Phase.LEAVE
+    return Phase.DRAIN if stands.may_be_routed else None
+
+
 def after(phase: Phase, order: RoleOrder, stands: Standing, tidings: Tidings) -> Standing:
     """Where the cell stands once `phase`, begun under `order` and `tidings`, has succeeded."""
     match phase:
@@ -149,9 +162,9 @@ def after(phase: Phase, order: RoleOrder, stands: Standing, tidings: Tidings) ->
         case Phase.SLEEP:
             return replace(stands, engine=Engine.ASLEEP, weights=None)  # level 2: the weights would be stale on return
         case Phase.JOIN:
-            return replace(stands, trainer=Trainer.JOINED, joined_epoch=order.epoch)
+            return replace(stands, trainer=Trainer.JOINED, joined_epoch=order.epoch, joined_core=tidings.core_url)
         case Phase.LEAVE:
-            return replace(stands, trainer=Trainer.IDLE, joined_epoch=-1)
+            return replace(stands, trainer=Trainer.IDLE, joined_epoch=-1, joined_core="")
         case Phase.WAKE:
             return replace(stands, engine=Engine.AWAKE)
         case Phase.WEIGHTS:
@@ -189,11 +202,11 @@ def engine_down(stands: Standing) -> Standing:
 
 def trainer_up(stands: Standing) -> Standing:
     """A new trainer process: it leases nothing until it is told to join."""
-    return replace(stands, trainer=Trainer.IDLE, joined_epoch=-1)
+    return replace(stands, trainer=Trainer.IDLE, joined_epoch=-1, joined_core="")
 
 
 def trainer_down(stands: Standing) -> Standing:
-    return replace(stands, trainer=Trainer.DOWN, joined_epoch=-1)
+    return replace(stands, trainer=Trainer.DOWN, joined_epoch=-1, joined_core="")
 
 
 def in_effect(acknowledged: Acknowledged, stands: Standing) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from tidemill.wire.cell import CellPhase, RoleOrder
+from tidemill.wire.cell import CellPhase, RankState, RoleOrder
 from tidemill.wire.http import Rejected, application, read, reply
+from tidemill.wire.trust import Credential
 from tidemill_cell.agent import Agent
 from tidemill_cell.proxy import Proxy
 
 _LONGEST_WAIT_SECONDS = 60.0
 
 
-def routes(agent: Agent, proxy: Proxy, token: str) -> web.Application:
+def routes(agent: Agent, proxy: Proxy, trust: Credential | str) -> web.Application:
     async def put_role(request: web.Request) -> web.Response:
         agent.order(await read(request, RoleOrder))
         return reply(agent.state(), 202)
@@ -21,18 +22,30 @@ def routes(agent: Agent, proxy: Proxy, token: str) -> web.Application:
         await agent.board.newer_than(int(_number(request, "after", -1)), min(_number(request, "wait", 20.0), _LONGEST_WAIT_SECONDS))
         return reply(agent.state())
 
+    async def rank(request: web.Request) -> web.Response:
+        return reply(agent.note_rank(await read(request, RankState)))
+
     async def healthz(_: web.Request) -> web.Response:
         state = agent.state()
         return web.Response(text=f"{state.phase}\n", status=503 if state.phase is CellPhase.FAILED else 200)
 
+    async def readyz(_: web.Request) -> web.Response:
+        """Ready is a cell that does what it was granted: in rollout with verified weights and a route, in training with a trainer that has joined."""
+        state = agent.state()
+        if state.phase is CellPhase.READY:
+            return web.Response(text=f"{state.role} under epoch {state.epoch}\n")
+        return web.Response(text=f"{state.phase}: {state.reason or 'has not acknowledged its newest grant'}\n", status=503)
+
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(text=_metrics(agent, proxy))
 
-    app = application(token)
+    app = application(trust)
     app.router.add_put("/v1/role", put_role)
     app.router.add_get("/v1/state", get_state)
+    app.router.add_post("/v1/ranks", rank)
     app.router.add_post("/inference/v1/generate", proxy.generate)
     app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", metrics)
     return app
 

@@ -8,6 +8,7 @@ import pytest
 from tidemill.api.loading import load_rljob
 from tidemill.wire.cell import CellKind
 from tidemill_cell import commands, devices
+from tidemill_cell.address import Address
 from tidemill_cell.devices import Devices
 from tidemill_cell.identity import parse_name
 
@@ -49,7 +50,9 @@ def test_children_are_started_as_the_job_says() -> None:
     )
     assert engine.environment == {"A": "b", "CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
     assert (engine.cores, engine.log) == ((0,), Path("/work/logs/cell-1-engine.log"))
-    trainer = commands.trainer("cell-0", 82, Path("/work/job.yaml"), "http://conductor", Path("/model"), Path("/work"), share, os.environ)
+    trainer = commands.trainer(
+        "cell-0", Address("127.0.0.1", 82), Path("/work/job.yaml"), "http://conductor", Path("/model"), Path("/work"), share, os.environ
+    )
     assert " ".join(trainer.command[1:]) == (
         "-m tidemill_trainer --manifest /work/job.yaml --workdir /work --cell cell-0 --port 82 --conductor-url http://conductor --model /model"
     )

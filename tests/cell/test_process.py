@@ -101,6 +101,34 @@ async def test_term_ends_the_agent_and_all_it_started_within_five_seconds(tmp_pa
         assert not [p for p in family if p.is_running()]  # no zombie either
 
 
+async def test_an_agent_in_a_pod_listens_everywhere_and_says_under_what_address_others_reach_it_and_its_trainer(tmp_path: Path) -> None:
+    everywhere = ("--host", "0.0.0.0", "--advertise", "http://10.0.0.7:7002", "--trainer-advertise", "http://10.0.0.7:7004")
+    async with agent_process(tmp_path, *everywhere) as agent:
+        state = await agent.state_when_children_are_up()
+        assert (state.url, state.trainer_url) == ("http://10.0.0.7:7002", "http://10.0.0.7:7004")
+        trainer = next(p for p in psutil.Process(agent.process.pid).children() if "tidemill_trainer" in p.cmdline())
+        assert trainer.cmdline()[-4:] == ["--host", "0.0.0.0", "--advertise", "10.0.0.7"]
+        began = time.monotonic()
+        agent.process.send_signal(signal.SIGTERM)  # nothing was ever granted, so there is nothing to hand over
+        assert await asyncio.wait_for(agent.process.wait(), DEADLINE_SECONDS) == 0
+        assert time.monotonic() - began < 8.0
+
+
+async def test_the_agent_of_another_node_has_an_engine_and_no_trainer_and_ends_at_the_second_signal(tmp_path: Path) -> None:
+    async with agent_process(tmp_path, "--rank", "1", "--ranks", "2", "--leader", "http://127.0.0.1:9", "--grace-seconds", "60") as agent:
+        end = time.monotonic() + DEADLINE_SECONDS
+        while not (children := psutil.Process(agent.process.pid).children()):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
+        [engine] = children
+        assert engine.cmdline()[-6:] == ["--rank", "1", "--ranks", "2", "--leader", "127.0.0.1"]
+        agent.process.send_signal(signal.SIGTERM)  # rank 0 is not there to be told
+        await asyncio.sleep(0.5)
+        assert agent.process.returncode is None
+        agent.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(agent.process.wait(), DEADLINE_SECONDS) == 0
+
+
 async def test_an_agent_that_is_killed_takes_its_children_with_it(tmp_path: Path) -> None:
     async with agent_process(tmp_path) as agent:
         await agent.state_when_children_are_up()
@@ -119,10 +147,13 @@ async def test_an_agent_that_is_killed_takes_its_children_with_it(tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--manifest", "/nonexistent.yaml"], "cannot read /nonexistent.yaml"),
+        (["--manifest", "/nonexistent.yaml"], "cannot read '/nonexistent.yaml'"),
         (["--cell", "core"], "cells are called cell-0"),
         (["--trainer-port", "0"], "--trainer-port is missing"),
         (["--cores", "all"], "argument --cores"),
+        (["--host", "0.0.0.0"], "an address that nobody can call; say with --advertise"),
+        (["--advertise", "10.0.0.7:7002"], "is not a URL such as http://10.0.0.7:7002"),
+        (["--rank", "2", "--ranks", "2"], "ranks count from 0, and all but rank 0 need --leader"),
     ],
 )
 async def test_wrong_arguments_are_said_before_anything_is_started(tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -14,7 +14,7 @@ from tidemill_cell.roles import Acknowledged, Blocked, Engine, Phase, Routed, St
 V1, V2 = Weights(1, "one"), Weights(2, "two")
 TIDINGS = Tidings(V1, "http://core")
 SERVING = Standing(Engine.AWAKE, V1, Trainer.IDLE, -1, Routed(4, 1), may_be_routed=True)
-TRAINING = Standing(Engine.ASLEEP, None, Trainer.JOINED, 5, None, may_be_routed=False)
+TRAINING = Standing(Engine.ASLEEP, None, Trainer.JOINED, 5, None, may_be_routed=False, joined_core="http://core")
 
 
 def training(epoch: int) -> RoleOrder:
@@ -81,6 +81,7 @@ def test_what_comes_first_in_rollout(stands: Standing, first: Phase | Blocked | 
         (replace(TRAINING, trainer=Trainer.DOWN, joined_epoch=-1), Blocked("the trainer is starting")),
         (replace(TRAINING, trainer=Trainer.IDLE, joined_epoch=-1), Phase.JOIN),
         (replace(TRAINING, joined_epoch=3), Phase.JOIN),
+        (replace(TRAINING, joined_core="http://where-the-core-was"), Phase.JOIN),
         (replace(TRAINING, engine=Engine.AWAKE), Phase.SLEEP),
         (replace(TRAINING, engine=Engine.UNSURE), Phase.SLEEP),
         (replace(TRAINING, may_be_routed=True), Phase.DRAIN),
@@ -122,6 +123,27 @@ def test_every_phase_of_a_flip_to_rollout_has_a_way_back(done: int) -> None:
         stands = roles.after(phase, rollout(6), stands, TIDINGS)
     _, stands = walk(training(7), stands)
     assert stands == replace(TRAINING, joined_epoch=7)
+
+
+def test_a_cordoned_cell_leaves_training_is_drained_and_does_nothing_more_until_that_is_taken_back() -> None:
+    cordoned = replace(TIDINGS, cordoned=True)
+    assert walk(rollout(6), TRAINING, cordoned)[0] == [Phase.LEAVE]
+    path, stands = walk(rollout(6), SERVING, cordoned)
+    assert path == [Phase.DRAIN]
+    assert walk(rollout(6), stands)[0] == [Phase.ROUTE]
+
+
+def test_a_core_whose_address_is_not_known_for_a_while_changes_nothing() -> None:
+    assert roles.next_phase(training(5), TRAINING, Tidings(V1, "")) is None
+
+
+@pytest.mark.parametrize(("stands", "handed_over"), [(SERVING, [Phase.DRAIN]), (TRAINING, [Phase.LEAVE]), (Standing(), [Phase.DRAIN])])
+def test_before_its_end_a_cell_hands_over_what_it_has_and_nothing_else(stands: Standing, handed_over: list[Phase]) -> None:
+    done = []
+    while (phase := roles.before_the_end(stands)) is not None:
+        done.append(phase)
+        stands = roles.after(phase, training(5), stands, TIDINGS)
+    assert done == handed_over
 
 
 def test_an_order_is_news_once() -> None:

@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from tidemill.wire.cell import CellClient, CellKind, CellPhase, CellState, Role, RoleOrder
-from tidemill.wire.conductor import ConductorClient, Grant, JobPhase, Tide
+from tidemill.wire.conductor import CellTide, ConductorClient, Grant, JobPhase, Tide
 from tidemill.wire.engine import EngineClient, Generate, Sampled, Sampling
 from tidemill.wire.engine_control import EngineControl, EngineState, Loaded, UpdateWeights
 from tidemill.wire.gateway import Drain, Drained, GatewayClient, Route
@@ -24,6 +24,7 @@ from tidemill_cell.children import Child, Health, Program
 from tidemill_cell.identity import Identity, parse_name
 from tidemill_cell.phases import Phases
 from tidemill_cell.proxy import Proxy
+from tidemill_cell.ranks import Ranks
 from tidemill_cell.server import routes
 
 TOKEN = "token"
@@ -103,12 +104,22 @@ class World:
         self.grant: Grant | None = None
         self.reports: list[CellState] = []
         self.tides = Board()
+        self.cordoned: tuple[str, ...] = ()
+        self.core_address = ""  # if not where the scripted core listens
 
     def script(self, name: str) -> Script:
         return self.scripts[name]
 
     async def publish(self, version: int, digest: str = "") -> None:
         self.published = (version, digest or f"digest-{version}")
+        await self.tides.bump()
+
+    async def cordon(self, *cells: str) -> None:
+        self.cordoned = cells
+        await self.tides.bump()
+
+    async def core_moves_to(self, url: str) -> None:
+        self.core_address = url
         await self.tides.bump()
 
     def require(self, held: bool, otherwise: str) -> None:
@@ -250,8 +261,8 @@ class World:
                     terminated=0,
                     ready_groups=0,
                     staleness_max=0,
-                    cells=(),
-                    core_url=core_url,
+                    cells=tuple(CellTide(name, 0, 4, Role.ROLLOUT, 0, usable=False, cordoned=True) for name in self.cordoned),
+                    core_url=self.core_address or core_url,
                     weights_digest=digest,
                 )
             )
@@ -311,7 +322,7 @@ class Cell:
 
 
 @contextlib.asynccontextmanager
-async def living(name: str = "cell-1", world: World | None = None, *, children_up: bool = True) -> AsyncIterator[Cell]:
+async def living(name: str = "cell-1", world: World | None = None, *, children_up: bool = True, nodes: int = 1) -> AsyncIterator[Cell]:
     """An agent and everything around it. A task of the agent that dies fails the test."""
     world = world or World()
     kind, ordinal = parse_name(name)
@@ -329,7 +340,8 @@ async def living(name: str = "cell-1", world: World | None = None, *, children_u
         has_trainer = kind is not CellKind.STANDALONE
         trainer_client = TrainerClient(trainer_url, TOKEN, session) if has_trainer else None
         identity = Identity(name, kind, ordinal, "http://agent", capacity=4)
-        agent = Agent(identity, engine, trainer if has_trainer else None, trainer_client, ConductorClient(conductor_url, TOKEN, session), PACE)
+        conductor = ConductorClient(conductor_url, TOKEN, session)
+        agent = Agent(identity, engine, trainer if has_trainer else None, trainer_client, conductor, PACE, Ranks(name, nodes))
         proxy = Proxy(engine_url, TOKEN, session, agent.refusal)
         phases = Phases(
             identity,

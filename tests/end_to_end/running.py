@@ -124,7 +124,7 @@ def query(database: Path, statement: str, *values: Any) -> list[sqlite3.Row]:
     """Rows of a store that a process is writing or has left; none while the store or the table is not there yet."""
     if not database.exists():
         return []
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5.0)
+    connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
     connection.row_factory = sqlite3.Row
     try:
         return connection.execute(statement, values).fetchall()

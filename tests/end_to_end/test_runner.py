@@ -49,11 +49,11 @@ TWO_CELLS = {"cells.count": 2, "cells.capacity": 12, "schedule.steps": STEPS}
 
 
 def refused(folder: Path, changes: Mapping[str, Any], *arguments: str) -> str:
-    """What the runner says to a manifest that it must refuse. The work folder stays free."""
+    """What the runner says to a manifest that it must refuse. Of the work folder nothing is left."""
     job = start_job(tiny_manifest(folder, changes), folder / "run", *arguments)
     assert wait_for_end(job, 60) == 2, said(job)
     assert job.output.read_bytes() == b""
-    assert not (folder / "run" / "conductor.db").exists()
+    assert not (folder / "run").exists()
     text = job.errors.read_text()
     assert "Traceback" not in text
     return text
@@ -65,7 +65,17 @@ def test_a_manifest_with_mistakes_is_refused_with_all_of_them(tmp_path: Path) ->
     assert "capacity" in text
     assert "spec.sampling.maxTokens" in text
     assert "spec.schedule.mode" in text
-    assert not (tmp_path / "run").exists()
+
+
+def test_tasks_that_are_not_there_are_named(tmp_path: Path) -> None:
+    assert "spec.tasks.source: is 'path:nowhere', but there is no such folder" in refused(tmp_path, {"tasks.source": "path:nowhere"})
+
+
+def test_what_only_the_conductor_can_see_is_refused_as_fast_as_it_starts(tmp_path: Path) -> None:
+    text = refused(tmp_path, {"tasks.filter": "no-such-task"})
+    assert "none of 4 matches filter 'no-such-task'" in text.splitlines()[-1]
+    assert "restarted" not in text
+    assert "--resume" not in text
 
 
 def test_a_model_folder_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
@@ -273,3 +283,6 @@ def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_behind(tmp_path: P
     assert ended.seconds < STOPS_WITHIN_SECONDS
     assert ended.code == 130, said(job)
     assert "Traceback" not in job.errors.read_text()
+    again = start_job(tiny_manifest(tmp_path, TWO_CELLS), tmp_path / "run", "--json", "--resume")
+    wait_for(again, "its processes are started", lambda: len(descendants(again)) >= 2)
+    assert end(again, signal.SIGINT, descendants(again)).code == 130, said(again)

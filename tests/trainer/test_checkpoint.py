@@ -1,5 +1,6 @@
 """Checkpoints are complete or absent, transformers loads them, and only those that the job needs are kept."""
 
+import contextlib
 import errno
 import sqlite3
 from collections.abc import Iterator
@@ -73,6 +74,17 @@ def test_it_holds_a_consistent_copy_of_a_store_that_is_being_written(tmp_path: P
     write(tmp_path / "step-000001", tiny_model(tmp_path / "model"), store)
     assert sqlite3.connect(tmp_path / "step-000001" / checkpoint.STORE).execute("SELECT n FROM numbers").fetchall() == [(1,)]
     writer.close()
+
+
+@pytest.mark.parametrize("name", ["100%", "a%41b", "x#y", "x?mode=rw&z"])
+def test_the_store_is_found_whatever_its_folder_is_called(tmp_path: Path, name: str) -> None:
+    store = tmp_path / name / "conductor.db"
+    store.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(store)) as writer:
+        writer.execute("CREATE TABLE numbers (n)")
+    checkpoint.copy_store(store, tmp_path / "copy.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        assert copy.execute("SELECT name FROM sqlite_master").fetchall() == [("numbers",)]
 
 
 def test_pruning_keeps_the_newest_committed_and_the_published_and_removes_what_was_never_committed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from tidemill.api.gpucell import GPUCell
 from tidemill.api.loading import model_at
 from tidemill.api.rljob import RLJob
 
@@ -18,33 +19,41 @@ class UnknownPath(Exception):
     """There is no such field. The message names the nearest one."""
 
 
+_KINDS: dict[str, type[BaseModel]] = {
+    **dict.fromkeys(("rljob", "rljobs", "rlj"), RLJob),
+    **dict.fromkeys(("gpucell", "gpucells", "gcell"), GPUCell),
+}
+
+
 def explain(path: str) -> str:
-    """Text for `rljob`, `rljob.spec.schedule`, ...
+    """Text for `rljob`, `rljob.spec.schedule`, `gpucell.status`, ...
 
     Raises:
         UnknownPath: the path leads nowhere.
     """
     kind, *parts = path.strip(".").split(".")
-    if kind.lower() not in ("rljob", "rljobs", "rlj"):
-        raise UnknownPath(f"{path}: unknown kind {kind}; try rljob.spec")
-    model: type[BaseModel] = RLJob
+    root = _KINDS.get(kind.lower())
+    if root is None:
+        raise UnknownPath(f"{path}: unknown kind {kind}; try rljob.spec or gpucell.spec")
+    shown = root.__name__.lower()
+    model: type[BaseModel] = root
     field: FieldInfo | None = None
     for depth, part in enumerate(parts):
         named = {f.alias or name: f for name, f in model.model_fields.items()}
         if part not in named:
             near = difflib.get_close_matches(part, list(named), n=1)
             raise UnknownPath(
-                f"rljob.{'.'.join(parts[: depth + 1])}: no such field; {f'did you mean {near[0]}?' if near else 'fields: ' + ', '.join(named)}"
+                f"{shown}.{'.'.join(parts[: depth + 1])}: no such field; {f'did you mean {near[0]}?' if near else 'fields: ' + ', '.join(named)}"
             )
         field = named[part]
-        inner = model_at(tuple(parts[: depth + 1]))
+        inner = model_at(tuple(parts[: depth + 1]), root)
         if inner is None and depth + 1 < len(parts):
-            raise UnknownPath(f"rljob.{'.'.join(parts)}: {part} has no fields")
+            raise UnknownPath(f"{shown}.{'.'.join(parts)}: {part} has no fields")
         model = inner or model
-    title = ".".join(["rljob", *parts])
-    if field is not None and model_at(tuple(parts)) is None:
+    title = ".".join([shown, *parts])
+    if field is not None and model_at(tuple(parts), root) is None:
         return f"{title} <{kind_of(field.annotation)}>\n  {field.description}\n  {default_of(field)}\n"
-    lines = [title + (f"\n  {field.description}" if field else f"\n  {(RLJob.__doc__ or '').strip()}".rstrip()), "", "FIELDS"]
+    lines = [title + (f"\n  {field.description}" if field else f"\n  {(root.__doc__ or '').strip()}".rstrip()), "", "FIELDS"]
     for name, entry in model.model_fields.items():
         lines += [f"  {entry.alias or name} <{kind_of(entry.annotation)}> {default_of(entry)}".rstrip(), f"    {entry.description}"]
     return "\n".join(lines) + "\n"
@@ -56,7 +65,7 @@ def kind_of(annotation: Any) -> str:
         return " | ".join(str(v) for v in get_args(annotation))
     if isinstance(annotation, type):
         if issubclass(annotation, Enum):
-            return " | ".join(str(m.value) for m in annotation)
+            return " | ".join(m.value or '""' for m in annotation)
         return (
             "object"
             if issubclass(annotation, BaseModel)

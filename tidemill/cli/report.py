@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.report.page import write_report
-from tidemill.telemetry.events import read_events
+from tidemill.telemetry.events import JobStarted, readable_events
+
+EXIT_REFUSED = 2
 
 
 def add_to(commands: Any) -> None:
@@ -19,10 +21,20 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    events = arguments.workdir / "metrics.jsonl"
-    if not events.exists():
-        print(f"{arguments.workdir} holds no job: there is no {events.name} in it", file=sys.stderr)
-        return 2
-    write_report(list(read_events(events)), time.time(), arguments.workdir)
+    file = arguments.workdir / "metrics.jsonl"
+    try:
+        events, broken = readable_events(file)
+        for line in broken:
+            print(line, file=sys.stderr)
+        if not any(isinstance(event, JobStarted) for event in events):
+            print(f"{arguments.workdir} holds no job that has started: {file.name} does not say so", file=sys.stderr)
+            return EXIT_REFUSED
+        write_report(events, time.time(), arguments.workdir)
+    except FileNotFoundError:
+        print(f"{arguments.workdir} holds no job: there is no {file.name} in it", file=sys.stderr)
+        return EXIT_REFUSED
+    except OSError as cause:
+        print(f"no report of {arguments.workdir}: {cause}", file=sys.stderr)
+        return EXIT_REFUSED
     print(arguments.workdir / "report.html")
     return 0

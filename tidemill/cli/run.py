@@ -5,26 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tidemill.api import InvalidManifest, RLJob, load_rljob, parse_rljob
+from tidemill.local.cores import gpus_of
 from tidemill.local.job import Options, run_job
 from tidemill.local.memory import NotEnoughMemory
 from tidemill.local.model import ModelUnavailable
 from tidemill.local.ports import PortTaken
-from tidemill.local.processes import ProcessFailed
-from tidemill.local.screen import open_screen
-from tidemill.local.sources import with_absolute_sources
-from tidemill.local.summary import Summary
+from tidemill.local.processes import ProcessRefused
+from tidemill.local.sources import base_of, source_rules, with_absolute_sources
+from tidemill.local.summary import Summary, summarize
 from tidemill.local.supported import unsupported
-from tidemill.local.workdir import FolderRefused, claim
+from tidemill.local.workdir import FolderRefused, WorkFolder, claim
 from tidemill.policy.decide import Mode
+from tidemill.report.live import clock, open_screen
 from tidemill.telemetry import logs
+from tidemill.telemetry.events import readable_events
 
-EXIT_REFUSED = 2  # nothing was started
+EXIT_REFUSED = 2  # nothing has begun
 EXIT_FAILED = 1
 EXIT_STOPPED = 130  # by a signal, as shells count
 
@@ -47,38 +50,49 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     logs.start("runner", level=30)
+    began = time.monotonic()
     try:
         job = _job(arguments)
-        if refused := unsupported(job):
-            raise InvalidManifest(f"rljob {job.metadata.name}", tuple(str(violation) for violation in refused))
-        folder = claim(arguments.workdir or Path("runs") / job.metadata.name, job, arguments.resume)
+        folder = claim(arguments.workdir or Path("runs") / job.metadata.name, job, arguments.resume, arguments.unsafe_sandbox)
     except (InvalidManifest, FolderRefused) as cause:
         print(cause, file=sys.stderr)
         return EXIT_REFUSED
-    screen = open_screen()
     try:
-        summary = run_job(job, folder, Options(arguments.resume, arguments.ports, arguments.unsafe_sandbox), screen)
-    except (ModelUnavailable, NotEnoughMemory, PortTaken) as cause:
-        screen.close()
+        return _run(job, folder, Options(arguments.resume, arguments.ports, arguments.unsafe_sandbox), began, arguments.json)
+    finally:
+        folder.release()
+
+
+def _run(job: RLJob, folder: WorkFolder, options: Options, began: float, as_json: bool) -> int:
+    try:
+        summary = _shown(job, folder, options)
+    except (ModelUnavailable, NotEnoughMemory, PortTaken, ProcessRefused) as cause:
+        folder.abandon()
         print(f"rljob {job.metadata.name}: {cause}", file=sys.stderr)
         return EXIT_REFUSED
-    except KeyboardInterrupt:
-        screen.close()
-        print(f"rljob {job.metadata.name}: stopped before it had begun", file=sys.stderr)
-        return EXIT_STOPPED
-    except ProcessFailed as cause:
-        screen.close()
-        print(f"rljob {job.metadata.name}: {cause}\nContinue with --resume once the cause is gone.", file=sys.stderr)
-        return EXIT_FAILED
-    screen.close()
-    print(_for_people(summary), file=sys.stderr)
-    if arguments.json:
+    except KeyboardInterrupt:  # while the model was prepared
+        events = readable_events(folder.events)[0] if folder.events.exists() else []
+        summary = summarize(events, None, events[-1].time if events else time.time())
+    if summary.reason:
+        print(f"rljob {job.metadata.name}: {summary.reason}", file=sys.stderr)
+    print(for_people(summary, time.monotonic() - began), file=sys.stderr)
+    if as_json:
         print(msgspec.json.encode(summary).decode(), flush=True)
     return {"Succeeded": 0, "Stopped": EXIT_STOPPED}.get(summary.phase, EXIT_FAILED)
 
 
+def _shown(job: RLJob, folder: WorkFolder, options: Options) -> Summary:
+    screen = open_screen()
+    try:
+        return run_job(job, folder, options, screen)
+    finally:
+        screen.close()
+
+
 def _job(arguments: argparse.Namespace) -> RLJob:
-    job = with_absolute_sources(load_rljob(arguments.file), arguments.file.resolve().parent)
+    base = base_of(arguments.file)
+    here = (*source_rules(base), lambda spec: unsupported(spec, gpus_of()))
+    job = with_absolute_sources(load_rljob(arguments.file, here), base)
     if arguments.mode is None:
         return job
     document = job.model_dump(by_alias=True, mode="json", exclude={"status"})
@@ -86,7 +100,8 @@ def _job(arguments: argparse.Namespace) -> RLJob:
     return parse_rljob(document)  # again, because a rule may not hold under the other mode
 
 
-def _for_people(summary: Summary) -> str:
+def for_people(summary: Summary, seconds: float) -> str:
+    """`seconds`: what the live view's clock shows. The job itself runs for less, as its model is prepared before it starts."""
     scores = [s for s in summary.scores if s is not None]
     quarter = max(1, len(scores) // 4)
     trend = (
@@ -95,13 +110,14 @@ def _for_people(summary: Summary) -> str:
         else "no score yet"
     )
     dropped = ", ".join(f"{count} {reason}" for reason, count in summary.executions.dropped.items()) or "none dropped"
-    open_ones = "under way, they begin anew with --resume" if summary.phase == "Stopped" else "lost"
+    open_ones = "lost" if summary.phase == "Succeeded" else "under way, they begin anew with --resume"
     held_out = ", ".join(f"version {v}: {s:.2f}" for v, s in summary.evaluation.items())
     return os.linesep.join(
         [
-            f"{summary.phase} after {summary.wall_seconds / 60:.1f} min: {summary.steps} steps, {trend}",
+            f"{summary.phase} after {clock(seconds)} (of the job {clock(summary.wall_seconds)} in all its runs): {summary.steps} steps, {trend}",
             *([f"held-out tasks: {held_out}"] if held_out else []),
             f"{summary.executions.finished} executions finished, {dropped}, {summary.executions.lost} {open_ones}; "
-            f"{len(summary.flips)} flips, {summary.resubmitted_calls} answers moved between engines while they were written",
+            f"{len(summary.flips)} flips, {summary.answers_moved} answers moved between engines while they were written",
+            *({"Stopped": ["Go on with --resume."], "Failed": ["Go on with --resume once the cause is gone."]}.get(summary.phase, [])),
         ]
     )

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.api import InvalidManifest, load_rljob
+from tidemill.local.cores import gpus_of
+from tidemill.local.sources import base_of, source_rules
+from tidemill.local.supported import unsupported
 
 
 def add_to(commands: Any) -> None:
@@ -17,10 +20,13 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    base = base_of(arguments.file)
     try:
-        job = load_rljob(arguments.file)
+        job = load_rljob(arguments.file, source_rules(base, on_a_cluster=True))
     except InvalidManifest as cause:
         print(cause, file=sys.stderr)
         return 2
     print(f"rljob {job.metadata.name}: valid")
+    for violation in (*(v for rule in source_rules(base) for v in rule(job.spec)), *unsupported(job.spec, gpus_of())):
+        print(f"rljob {job.metadata.name}: `tidemill run` would refuse it on this machine: {violation}")
     return 0

@@ -10,7 +10,7 @@ from tidemill.api import RLJob
 from tidemill.local.cores import CoreShares
 from tidemill.local.ports import CellPorts, Ports
 from tidemill.local.processes import Command
-from tidemill.wire.http import TOKEN_VARIABLE
+from tidemill.wire.trust import TOKEN_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,11 @@ def share_cores(cells: int, cores: tuple[int, ...]) -> CoreShares:
     if each == 0:
         return CoreShares(tuple(cores for _ in range(cells)), shared=True)
     return CoreShares(tuple(cores[i * each : (i + 1) * each] for i in range(cells)), shared=False)
+
+
+def gpus_of(devices: Path = Path("/dev")) -> int:
+    """NVIDIA GPUs of this machine."""
+    return len(list(devices.glob("nvidia[0-9]*")))
 
 
 def share_gpus(cells: int, gpus: int) -> tuple[tuple[int, ...], ...]:

@@ -9,29 +9,30 @@ import shutil
 import signal
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 
 from tidemill.api import RLJob
 from tidemill.local.commands import Layout, commands
-from tidemill.local.cores import share_cores, share_gpus
+from tidemill.local.cores import gpus_of, share_cores, share_gpus
 from tidemill.local.memory import available_memory, check_memory
 from tidemill.local.model import footprint, prepare_model
 from tidemill.local.ports import choose_ports
-from tidemill.local.processes import Processes
-from tidemill.local.screen import Screen
+from tidemill.local.processes import Processes, ProcessFailed, ProcessRefused
+from tidemill.local.screen import view_of
 from tidemill.local.summary import Summary, summarize
 from tidemill.local.workdir import WorkFolder
+from tidemill.report.live import Screen
 from tidemill.report.page import write_report
-from tidemill.telemetry.events import read_events
+from tidemill.telemetry.events import readable_events
 from tidemill.wire.conductor import ConductorClient, JobPhase, Tide
 from tidemill.wire.gateway import GatewayClient, GatewayState
-from tidemill.wire.http import TOKEN_VARIABLE, WireError
+from tidemill.wire.http import WireError
+from tidemill.wire.trust import TOKEN_VARIABLE
 
 TEND_SECONDS = 0.25
 LAST_WORD_SECONDS = 1.0
-"""For the gateway's counters. Ctrl-C promises an end within 10 s."""
+"""For the gateway's counters. Ctrl-C promises an end of all processes within 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,11 @@ class Options:
 
 
 def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) -> Summary:
-    """Run until the job has ended, Ctrl-C, or SIGTERM. Afterwards no process is left, and the report is written.
+    """Run until the job has ended, a process has died too often, Ctrl-C, or SIGTERM. Afterwards no process is left, and the report is written.
 
     Raises:
         ModelUnavailable, NotEnoughMemory, PortTaken: before anything is started.
-        ProcessFailed: a process died more often than it may; the state is resumable.
+        ProcessRefused: at once after that; nothing of the job has begun, or gone on.
     """
     screen.say(f"preparing model {job.spec.model.source}")
     model = prepare_model(job, folder.logs / "model.log")
@@ -57,21 +58,30 @@ def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) ->
         model=model,
         ports=choose_ports(cells, options.ports),
         cores=share_cores(cells, tuple(sorted(os.sched_getaffinity(0)))),
-        gpus=share_gpus(cells, len(list(Path("/dev").glob("nvidia[0-9]*")))),
+        gpus=share_gpus(cells, gpus_of()),
         token=os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24),
         resume=options.resume,
         unsafe_sandbox=options.unsafe_sandbox,
     )
     processes = Processes()
     gateway: GatewayState | None = None
+    trouble = ""
     try:
         gateway = asyncio.run(_run(job, layout, processes, screen))
+    except ProcessRefused:
+        raise
+    except ProcessFailed as cause:
+        trouble = str(cause)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # it has been heard; a second Ctrl-C must not leave the rest half stopped
         screen.say("stopping")
-        processes.stop()
-    return _finish(folder, gateway, screen)
+        processes.ask_to_stop()
+        try:
+            summary = _finish(folder, gateway, trouble, screen)  # while they end: on a busy machine the picture takes seconds
+        finally:
+            processes.await_end()
+    return summary
 
 
 async def _run(job: RLJob, layout: Layout, processes: Processes, screen: Screen) -> GatewayState | None:
@@ -112,17 +122,19 @@ async def _show(conductor: ConductorClient, screen: Screen, stop: asyncio.Event)
             await asyncio.sleep(0.5)
             continue
         seen = tide.sequence
-        screen.show(tide)
+        screen.show(view_of(tide))
         if tide.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED):
             stop.set()
             return
 
 
-def _finish(folder: WorkFolder, gateway: GatewayState | None, screen: Screen) -> Summary:
+def _finish(folder: WorkFolder, gateway: GatewayState | None, trouble: str, screen: Screen) -> Summary:
     """Sum up, write the report, and put the trained model where the user looks for it."""
-    events = list(read_events(folder.events)) if folder.events.exists() else []  # stopped before there was one
+    events, broken = readable_events(folder.events) if folder.events.exists() else ([], ())  # stopped before there was one
+    for line in broken:
+        screen.say(line)
     now = time.time()
-    summary = summarize(events, gateway, now)
+    summary = summarize(events, gateway, now, trouble)
     newest = max((folder.path / "checkpoints").glob("step-*/model.safetensors"), default=None)
     if summary.phase == JobPhase.SUCCEEDED and newest is not None:
         shutil.copytree(
@@ -130,6 +142,9 @@ def _finish(folder: WorkFolder, gateway: GatewayState | None, screen: Screen) ->
         )
         screen.say(f"trained model: {folder.path / 'model'}")
     if events:
-        write_report(events, now, folder.path)
-        screen.say(f"report: {folder.path / 'report.html'}")
+        try:
+            write_report(events, now, folder.path)
+            screen.say(f"report: {folder.path / 'report.html'}")
+        except OSError as cause:  # a full disk must not take the summary too
+            screen.say(f"no report: {cause}")
     return summary

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tidemill.api import RLJob
 from tidemill.local.memory import Footprint
+from tidemill.local.parent import die_with_parent
 
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -26,11 +27,12 @@ def prepare_model(job: RLJob, log_file: Path) -> Path:
     spec = job.spec.model
     argv = [sys.executable, "-m", "tidemill_rollout.model", "--source", spec.source, "--dtype", spec.dtype]
     with log_file.open("ab") as log:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, preexec_fn=die_with_parent)
         log.write(done.stderr)
     if done.returncode != 0:
-        reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
-        raise ModelUnavailable(f"rljob {job.metadata.name}: spec.model.source {spec.source}: {reason[0]}")
+        reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
+        where = f"spec.model.source {spec.source}: "
+        raise ModelUnavailable(where + reason.removeprefix(where))
     return Path(done.stdout.decode().strip().splitlines()[-1])
 
 

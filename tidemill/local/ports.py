@@ -10,8 +10,11 @@ from pathlib import Path
 FIRST_FREE = 10_000
 
 
+LAST = 65_535
+
+
 class PortTaken(Exception):
-    """A port that was asked for is in use."""
+    """A port that was asked for is in use, or there is no such port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ def choose_ports(cells: int, base: int | None = None) -> Ports:
     """Free ports, or those from `base` upwards.
 
     Raises:
-        PortTaken: `base` is given and one of its ports is in use, or there are too few free ones.
+        PortTaken: `base` is given and one of its ports is in use or does not exist, or there are too few free ones.
     """
     wanted = 2 + 3 * cells
     numbers = _free(wanted) if base is None else _from(base, wanted)
@@ -57,6 +60,8 @@ def _free(count: int) -> list[int]:
 
 
 def _from(base: int, count: int) -> list[int]:
+    if not 1 <= base <= LAST + 1 - count:
+        raise PortTaken(f"--ports {base}: the job needs {count} ports from there; give a number from 1 to {LAST + 1 - count}, or leave it out")
     for port in range(base, base + count):
         if reason := _taken(port):
             raise PortTaken(f"port {port} is taken ({reason}); the job needs {base} to {base + count - 1}: give another --ports, or leave it out")

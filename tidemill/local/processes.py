@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -20,8 +21,11 @@ RESTARTS_ALLOWED = 5
 """Restarts in a row; a process that lives `HEALTHY_SECONDS` starts counting anew."""
 
 HEALTHY_SECONDS = 60.0
+CANNOT_START = 2
+"""Exit code of a process of ours that is not to be started again: what it was told is wrong."""
+
 STOP_SECONDS = 6.0
-"""Between the polite and the hard signal. Ctrl-C promises an end within 10 s."""
+"""Between the polite and the hard signal. Ctrl-C promises an end of all processes within 10 s."""
 
 FIRST_STOP_SECONDS = 2.0
 """Of these, how long the others are spared for the first one's sake."""
@@ -29,6 +33,10 @@ FIRST_STOP_SECONDS = 2.0
 
 class ProcessFailed(Exception):
     """A process died more often than it may. The message has its last log lines."""
+
+
+class ProcessRefused(ProcessFailed):
+    """A process cannot start as it was told to: a wrong task, no jail. The message is its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class Supervised:
     started: float
     restarts: int = 0
     next_start: float = 0.0
+    first_life: bool = True
 
 
 @dataclass(slots=True)
@@ -56,6 +65,7 @@ class Processes:
     """All of them. Not thread-safe; the runner's loop calls `tend` often."""
 
     running: list[Supervised] = field(default_factory=list)
+    _hard_at: float = 0.0  # when those that have been told to end are killed
 
     def start(self, command: Command) -> None:
         self.running.append(Supervised(command, _spawn(command), time.monotonic()))
@@ -64,12 +74,15 @@ class Processes:
         """Restart what has died, with back-off.
 
         Raises:
+            ProcessRefused: one said at its first start that it cannot.
             ProcessFailed: one died more than `RESTARTS_ALLOWED` times in a row.
         """
         for one in self.running:
             code = one.process.poll()
             if code is None:
                 continue
+            if code == CANNOT_START and one.first_life and now - one.started <= HEALTHY_SECONDS:
+                raise ProcessRefused(reason_in(one.command.log_file) or f"{one.command.name} cannot start:\n{tail(one.command.log_file)}")
             if one.next_start == 0.0:
                 one.restarts = 0 if now - one.started > HEALTHY_SECONDS else one.restarts
                 if one.restarts >= RESTARTS_ALLOWED:
@@ -81,22 +94,31 @@ class Processes:
                 log.warning("process ended, will be restarted", name=one.command.name, code=code, restarts=one.restarts)
             if now >= one.next_start:
                 one.process, one.started, one.next_start, one.restarts = _spawn(one.command), now, 0.0, one.restarts + 1
+                one.first_life = False
 
     def stop(self) -> None:
-        """End all of them, politely, then not.
+        """End all of them, politely, then not."""
+        self.ask_to_stop()
+        self.await_end()
+
+    def ask_to_stop(self) -> None:
+        """Ask them to end. The caller has `STOP_SECONDS` for something else, then `await_end` is due.
 
         The first one, the conductor, alone: it ends the harnesses, which otherwise fail for want of the gateway, and count as having failed.
         """
-        deadline = time.monotonic() + STOP_SECONDS
+        self._hard_at = time.monotonic() + STOP_SECONDS
         for one in self.running[:1]:
             _signal(one.process, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 one.process.wait(FIRST_STOP_SECONDS)
         for one in self.running[1:]:
             _signal(one.process, signal.SIGTERM)
+
+    def await_end(self) -> None:
+        """Wait for those that were asked, kill the rest. Afterwards there is no process."""
         for one in self.running:
             try:
-                one.process.wait(max(0.05, deadline - time.monotonic()))
+                one.process.wait(max(0.05, self._hard_at - time.monotonic()))
             except subprocess.TimeoutExpired:
                 log.warning("process did not stop, killing it", name=one.command.name)
         for one in self.running:
@@ -112,6 +134,16 @@ def tail(file: Path, lines: int = 15) -> str:
             return "\n".join(opened.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return f"(no log at {file})"
+
+
+def reason_in(file: Path) -> str:
+    """What the last line of a log gives as its reason; empty when it gives none."""
+    try:
+        line = json.loads(tail(file, 1))
+    except ValueError:
+        return ""
+    reason = line.get("reason", "") if isinstance(line, dict) else ""
+    return reason if isinstance(reason, str) else ""
 
 
 def _spawn(command: Command) -> subprocess.Popen[bytes]:

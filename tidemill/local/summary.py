@@ -20,6 +20,7 @@ from tidemill.telemetry.events import (
     VersionPublished,
 )
 from tidemill.telemetry.roles import role_spans
+from tidemill.wire.cell import Role
 from tidemill.wire.gateway import GatewayState
 
 
@@ -52,10 +53,19 @@ class Summary(msgspec.Struct, frozen=True, rename="camel"):
     weight_checksums: dict[str, str]  # policy version -> digest
     wall_seconds: float
     phase: str
+    reason: str = ""  # why it failed
+
+    @property
+    def answers_moved(self) -> int:
+        """While they were written, when their cell left rollout. `resubmitted_calls` is what the gateway did for it, since it last started."""
+        return sum(flip.calls_in_flight for flip in self.flips if flip.to == Role.TRAINING)
 
 
-def summarize(events: Iterable[AnyEvent], gateway: GatewayState | None, now: float) -> Summary:
-    """Sum up a job. Events that a restart wrote twice count once; time during which the job was stopped counts for nothing."""
+def summarize(events: Iterable[AnyEvent], gateway: GatewayState | None, now: float, trouble: str = "") -> Summary:
+    """Sum up a job. Events that a restart wrote twice count once; time during which the job was stopped counts for nothing.
+
+    `trouble`: why the runner gave up. The job has not ended then: it can be resumed.
+    """
     everything = list(events)
     steps = {e.step: e for e in everything if isinstance(e, StepCommitted)}
     ended = {e.execution: e for e in everything if isinstance(e, ExecutionEnded)}
@@ -64,6 +74,7 @@ def summarize(events: Iterable[AnyEvent], gateway: GatewayState | None, now: flo
     dropped = dict(Counter(e.dropped for e in ended.values() if e.dropped))
     finished = sum(1 for e in ended.values() if not e.dropped)
     started = last_tide.started if last_tide else 0
+    end = next((e for e in reversed(everything) if isinstance(e, JobEnded)), None)
     hours: dict[str, float] = {}
     for span in role_spans(everything, now):
         hours[span.role] = hours.get(span.role, 0.0) + (span.end - span.start) / 3600
@@ -80,7 +91,8 @@ def summarize(events: Iterable[AnyEvent], gateway: GatewayState | None, now: flo
         hours_by_role=hours,
         weight_checksums={str(e.version): e.digest for e in everything if isinstance(e, VersionPublished)},
         wall_seconds=sum(end - start for start, end in run_spans(everything, now)),
-        phase=next((e.phase for e in reversed(everything) if isinstance(e, JobEnded)), "Stopped"),
+        phase=end.phase if end and not trouble else "Failed" if trouble else "Stopped",
+        reason=trouble or (end.reason if end else ""),
     )
 
 

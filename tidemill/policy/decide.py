@@ -37,4 +37,4 @@ def keeps_training(mode: Mode, tide: Tide, groups_per_step: int, async_training_
         case Mode.COLOCATE:
             return ()
         case Mode.ASYNC:
-            return tuple(c.name for c in tide.cells[:async_training_cells])
+            return tuple(c.name for c in tide.flip_order[:async_training_cells])

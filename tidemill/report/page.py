@@ -12,7 +12,7 @@ from tidemill.report.story import Story, tell
 from tidemill.report.timeline import draw_timeline
 from tidemill.telemetry.events import AnyEvent
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #1d2733; --soft: #64748b; --paper: #fbfcfd; --rule: #dde3ea; --water: #9ad0ec; --dot: #2a6f97 }
 @media (prefers-color-scheme: dark) { :root { --ink: #e3e9f0; --soft: #93a1b3; --paper: #12181f; --rule: #2b3642; --water: #1f5673; --dot: #7cc4ec } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 1000px; margin: 2.5rem auto; padding: 0 1rem }
@@ -62,15 +62,12 @@ def page(story: Story) -> str:
         "<h2>Score</h2>",
         chart.scores(story.scores, "mean score of a step's executions (dots), and the mean of the last four steps (line)"),
         "<h2>Where the time went</h2>",
-        _table(("cell", *chart.COLOURS, "none"), _shares(story)),
+        _table(("cell", *chart.COLOURS, "Starting or stopped"), _shares(story)),
         "<h2>Flips</h2>",
         '<p class="soft">Answers that were being written when a cell left rollout went on in another cell.</p>',
         _table(("at", "cell", "to", "seconds", "phases", "answers moved"), _flips(story)),
         "<h2>Steps</h2>",
-        _table(
-            ("step", "score", "groups", "executions", "trained tokens", "staleness", "seconds", "micro-steps by cell", "loss", "gradient norm"),
-            _steps(story),
-        ),
+        _table(_STEP_HEADINGS, _steps(story)),
     ]
     if story.dropped_groups:
         body += ["<h2>Groups that were not trained</h2>"]
@@ -79,7 +76,7 @@ def page(story: Story) -> str:
         body += ["<h2>Conditions</h2>", _table(("at", "kind", "text"), [(_duration(t), c.kind, c.text or "resolved") for t, c in story.conditions])]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{escape(story.job)} - tidemill</title><style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
+        f"<title>{escape(story.job)} - tidemill</title><style>{STYLE}</style></head><body>{''.join(body)}</body></html>"
     )
 
 
@@ -102,7 +99,7 @@ def _tiles(story: Story) -> str:
     tiles += [
         ("executions finished", f"{len(story.executions) - dropped}" + (f" ({dropped} dropped)" if dropped else "")),
         ("flips", str(len(story.flips))),
-        ("answers moved in flight", str(sum(f.calls_in_flight for _, f in story.flips))),
+        ("answers moved in flight", str(story.answers_moved)),
         ("trained tokens", f"{sum(s.trained_tokens for s in story.steps):,}"),
     ]
     return (

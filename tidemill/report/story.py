@@ -20,6 +20,7 @@ from tidemill.telemetry.events import (
     VersionPublished,
 )
 from tidemill.telemetry.roles import role_spans
+from tidemill.wire.cell import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class Story:
     @property
     def scores(self) -> tuple[float | None, ...]:
         return tuple(s.mean_score for s in self.steps)
+
+    @property
+    def answers_moved(self) -> int:
+        """While they were written, when their cell left rollout."""
+        return sum(flip.calls_in_flight for _, flip in self.flips if flip.to is Role.TRAINING)
 
     def share(self, cell: str, kind: str) -> float:
         """Part of the job's time that a cell spent in a role."""
@@ -88,7 +94,7 @@ def tell(events: Sequence[AnyEvent], now: float) -> Story | None:
         steps_wanted=first.steps,
         evaluations=tuple(e for e in events if isinstance(e, EvaluationEnded)),
         executions=tuple({e.execution: e for e in events if isinstance(e, ExecutionEnded)}.values()),
-        flips=tuple((e.time - zero, e) for e in events if isinstance(e, FlipEnded)),
+        flips=tuple({(e.cell, e.epoch): (e.time - zero, e) for e in events if isinstance(e, FlipEnded)}.values()),
         dropped_groups=tuple((e.time - zero, e) for e in events if isinstance(e, GroupDropped)),
         conditions=tuple((e.time - zero, e) for e in events if isinstance(e, ConditionChanged)),
         resumes=len(starts) - 1,

@@ -136,10 +136,45 @@ AnyEvent = (
 )
 
 
+class BrokenEvents(Exception):
+    """A line is no event. The message names it."""
+
+
 def read_events(path: Path) -> Iterator[AnyEvent]:
-    """Events of a `metrics.jsonl`, oldest first. A last line cut short by a crash is left out."""
+    """Events of a `metrics.jsonl`, oldest first. A last line cut short by a crash is left out.
+
+    Raises:
+        BrokenEvents: at another line that is no event.
+    """
+    for event in _read(path):
+        if isinstance(event, BrokenEvents):
+            raise event
+        yield event
+
+
+def readable_events(path: Path) -> tuple[list[AnyEvent], tuple[str, ...]]:
+    """The same without what is no event, and what is to be said of that: of a whole job's record a damaged disk takes a few lines."""
+    events: list[AnyEvent] = []
+    broken: list[str] = []
+    for event in _read(path):
+        if isinstance(event, BrokenEvents):
+            broken.append(f"{event}; left out")
+        else:
+            events.append(event)
+    more = [f"{path}: {len(broken) - BROKEN_TOLD} more lines are no events; left out"] if len(broken) > BROKEN_TOLD else []
+    return events, (*broken[:BROKEN_TOLD], *more)
+
+
+BROKEN_TOLD = 3
+
+
+def _read(path: Path) -> Iterator[AnyEvent | BrokenEvents]:
     decoder = msgspec.json.Decoder(AnyEvent)
     with path.open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n"):
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
                 yield decoder.decode(line)
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as cause:
+                yield BrokenEvents(f"{path}: line {number} is no event: {cause}")

@@ -27,9 +27,19 @@ class _Lines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class _StandardError(logging.Handler):
+    """To what is standard error when a line comes: a live view puts itself in between, so that lines do not tear it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:  # as logging's own: a log that cannot be written ends nothing
+            self.handleError(record)
+
+
 def start(process: str, level: int = logging.INFO, **fields: Any) -> None:
     """Send this process's logs to standard error, each line with `process` and `fields`."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     handler.setFormatter(_Lines(process, fields))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for noisy in ("asyncio", "aiohttp.access", "httpx", "urllib3"):

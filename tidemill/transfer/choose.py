@@ -13,8 +13,8 @@ TRANSPORT_VARIABLE = "TIDEMILL_TRANSPORT"
 """Environment variable: "nixl" or "plain". Unset: NIXL where it loads."""
 
 
-def transport(host: str = "127.0.0.1") -> Transport:
-    """The transport of this process. `host` is the address under which others reach it (NIXL finds its own).
+def transport(host: str = "127.0.0.1", advertise: str = "") -> Transport:
+    """The transport of this process. It listens on `host`, others reach it at `advertise` (NIXL finds both by itself).
 
     Raises:
         ImportError: NIXL was asked for by name and does not load.
@@ -23,11 +23,11 @@ def transport(host: str = "127.0.0.1") -> Transport:
     if wanted not in ("", "nixl", "plain"):
         raise ValueError(f"{TRANSPORT_VARIABLE} is {wanted!r}; set it to nixl or plain, or leave it unset")
     if wanted == "plain":
-        return PlainTransport(host)
+        return PlainTransport(host, advertise)
     try:
         return NixlTransport()
     except ImportError as cause:
         if wanted == "nixl":
             raise
         Log(__name__).warning("NIXL does not load, weights and gradients go over plain TCP", cause=str(cause))
-        return PlainTransport(host)
+        return PlainTransport(host, advertise)

@@ -20,8 +20,10 @@ _SENDER_TIMEOUT_SECONDS = 60.0
 class PlainTransport:
     """`MemoryDescriptor.peer` is `host:port/key`: only who was given a descriptor can read, and only what it describes."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", advertise: str = "") -> None:
+        """Listens on `host`; others reach it at `advertise`, which is the same where nothing else is said."""
         self._host = host
+        self._advertise = advertise or host
         self._key = secrets.token_bytes(16)
         self._exported: set[tuple[int, int]] = set()
         self._listener: socket.socket | None = None
@@ -36,7 +38,7 @@ class PlainTransport:
                 threading.Thread(target=self._accept, args=(self._listener,), name="plain-transport", daemon=True).start()
             self._exported.add((region.address, region.nbytes))
             port = self._listener.getsockname()[1]
-        return MemoryDescriptor("plain", f"{self._host}:{port}/{self._key.hex()}", region.address, region.nbytes)
+        return MemoryDescriptor("plain", f"{self._advertise}:{port}/{self._key.hex()}", region.address, region.nbytes)
 
     def withdraw(self, descriptor: MemoryDescriptor) -> None:
         with self._lock:

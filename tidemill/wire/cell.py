@@ -25,6 +25,7 @@ class CellPhase(StrEnum):
     READY = "Ready"  # acknowledged role and epoch are in effect
     FLIPPING = "Flipping"
     FAILED = "Failed"  # a child died five times; `reason` has its last log lines
+    LEAVING = "Leaving"  # its agent was told to end: it hands over what it has and takes nothing more
 
 
 class RoleOrder(msgspec.Struct, frozen=True):
@@ -68,7 +69,31 @@ class CellState(msgspec.Struct, frozen=True):
     sequence: int = 0
 
 
+class RankState(msgspec.Struct, frozen=True):
+    """`POST /v1/ranks` at the agent of rank 0, by each of the cell's other nodes several times a second. Answered by a `RankOrder`."""
+
+    cell: str
+    rank: int  # from 1
+    url: str  # of its agent
+    role: Role  # acknowledged by this rank
+    epoch: int  # acknowledged by this rank; -1: none yet
+    healthy: bool  # its children serve
+    incarnation: str  # of its children
+    leaving: bool = False
+    reason: str = ""
+
+
+class RankOrder(msgspec.Struct, frozen=True):
+    """What rank 0 holds, and so all ranks of the cell; epoch -1: nothing yet."""
+
+    role: Role
+    epoch: int
+
+
 class CellClient(Client):
+    async def report_rank(self, state: RankState) -> RankOrder:
+        return await self.call("POST", "/v1/ranks", RankOrder, state)
+
     async def put_role(self, order: RoleOrder) -> CellState:
         return await self.call("PUT", "/v1/role", CellState, order)
 

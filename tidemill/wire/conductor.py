@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from tidemill.policy.outlook import Outlook
 from tidemill.trajectory.sequence import Sequence
 from tidemill.wire.cell import CellState, Role
 from tidemill.wire.gateway import Turns
@@ -32,6 +33,24 @@ class CellTide(msgspec.Struct, frozen=True):
     granted_epoch: int
     state: CellState | None = None
     standalone: bool = False
+    usable: bool = True  # False: failed, silent, leaving or cordoned; it serves nothing and is granted nothing
+    settled: bool = False  # the granted role and epoch are acknowledged and in effect
+    pinned: Role | None = None
+    cordoned: bool = False
+    late: bool = False  # it should have settled by now: in rollout it counts for nothing until it does, and nobody waits for it
+
+
+class Constraints(msgspec.Struct, frozen=True):
+    """`PUT /v1/cells/{cell}/constraints`: what a person wants of one cell, until the next such call. Answered by the cell's grant.
+
+    Pinned to Rollout it never trains, and returns at once when it does. Pinned to Training it leaves before all other satellites, when the
+    others carry the load, and returns at the end of each burst like they do. Cordoned it serves nothing: from training it returns, then its
+    calls go on elsewhere.
+    """
+
+    term: int
+    pin: Role | None = None
+    cordon: bool = False
 
 
 class JobPhase(StrEnum):
@@ -65,6 +84,11 @@ class Tide(msgspec.Struct, frozen=True):
     weights_digest: str = ""  # of the published weights
     mean_score: float | None = None  # of the last committed step
     condition: str = ""
+    groups_due: int = 0  # groups this burst still has to train, whether ready or not
+    ended: str = ""  # why the job has ended; empty while it goes on
+    suspended: bool = False  # nothing is dispatched and nothing is leased until it is resumed
+    extensions: tuple[str, ...] = ()  # of the published rule that are on
+    outlook: Outlook | None = None  # what they ask for beyond the counters; None when none is on
 
     @property
     def waterlevel(self) -> int:
@@ -92,6 +116,34 @@ class GrantRequest(msgspec.Struct, frozen=True):
     role: Role
     term: int
     tide: int  # sequence number of the reading the decision rests on
+
+
+class SettingsChange(msgspec.Struct, frozen=True):
+    """`PUT /v1/settings`: what of a job may change while it runs. None leaves a value as it is; a job that has ended does not begin again."""
+
+    term: int
+    steps: int | None = None  # not below what is committed, or begun in the present burst
+    standalone_replicas: int | None = None  # more: cells in rollout, epoch 1. Fewer: the last ones are cordoned and forgotten
+    call_seconds: float | None = None  # of executions that start from now on, as the next two
+    execution_seconds: float | None = None
+    group_seconds: float | None = None
+    drop_at_group_timeout: bool | None = None
+    extensions: tuple[str, ...] | None = None  # all that are on from now on
+
+
+class Suspend(msgspec.Struct, frozen=True):
+    """`POST /v1/suspend`: stop dispatching and leasing, end the harnesses (their executions are queued again). `resume` takes it back."""
+
+    term: int
+    resume: bool = False
+
+
+class Suspended(msgspec.Struct, frozen=True):
+    """The answer once the store has all that can be kept: every process of the job may be deleted then."""
+
+    step: int  # committed
+    policy_version: int
+    queued_executions: int  # that begin anew when the job is resumed
 
 
 class MicroStep(msgspec.Struct, frozen=True):
@@ -197,6 +249,20 @@ class ConductorClient(Client):
 
     async def request_grant(self, request: GrantRequest) -> Grant:
         return await self.call("POST", "/v1/grants", Grant, request)
+
+    async def constrain(self, cell: str, constraints: Constraints) -> Grant:
+        return await self.call("PUT", f"/v1/cells/{cell}/constraints", Grant, constraints)
+
+    async def change_settings(self, change: SettingsChange) -> Nothing:
+        return await self.call("PUT", "/v1/settings", Nothing, change)
+
+    async def suspend(self, order: Suspend, deadline_seconds: float = 60.0) -> Suspended:
+        return await self.call("POST", "/v1/suspend", Suspended, order, deadline_seconds=deadline_seconds)
+
+    async def events(self, after: int = 0, wait_seconds: float = 20.0) -> bytes:
+        """Whole lines of the job's events from byte `after` on, some MiB at most; empty when none came in time. The next begins after them."""
+        query = {"after": str(after), "wait": f"{wait_seconds:g}"}
+        return await self.fetch("/v1/events", query, deadline_seconds=wait_seconds + 30.0)
 
     async def grants(self) -> tuple[Grant, ...]:
         return await self.call("GET", "/v1/grants", tuple[Grant, ...])

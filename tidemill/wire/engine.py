@@ -52,10 +52,9 @@ class EngineClient(Client):
             Unreachable: no connection, a broken stream, or silence for `idle_seconds`.
         """
         url = self.base_url + "/inference/v1/generate"
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=idle_seconds)
         try:
-            async with self._session.post(url, data=msgspec.json.encode(request), headers=headers, timeout=timeout) as response:
+            async with self._session.post(url, data=msgspec.json.encode(request), headers=self.headers(), timeout=timeout) as response:
                 if response.status == 409:
                     raise Refused((await response.read())[:500].decode(errors="replace"))
                 if 400 <= response.status < 500:

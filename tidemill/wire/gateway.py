@@ -9,6 +9,9 @@ from tidemill.wire.engine import Sampling
 from tidemill.wire.http import Client
 from tidemill.wire.trainer import Nothing
 
+ATTEMPT_HEADER = "Tidemill-Attempt"
+"""With what a sandbox fetches and brings, the gateway tells the conductor whose key was shown."""
+
 
 class OpenExecution(msgspec.Struct, frozen=True):
     """`PUT /v1/executions/{id}`: the key is valid from now until `close`. Idempotent for the same attempt."""
@@ -19,6 +22,8 @@ class OpenExecution(msgspec.Struct, frozen=True):
     harness: str  # name of the preset
     sampling: Sampling  # the job's; a harness may ask for fewer tokens, nothing else
     deadline: float  # unix seconds, after which calls are refused
+    call_seconds: float = 0.0  # deadline of each of its calls; 0: what the gateway was started with
+    model: bool = True  # False: an evaluator, which has files to fetch and to bring, and no model to call
 
 
 class Closed(msgspec.Struct, frozen=True):

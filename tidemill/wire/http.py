@@ -1,6 +1,6 @@
 """JSON over HTTP/1.1 between our own processes: one client, one way to read a body, one shape of error.
 
-Every call has a deadline and carries the job's bearer token. A refusal (409) is an answer, not an accident: it is raised as
+Every call has a deadline and carries a bearer token. A refusal (409) is an answer, not an accident: it is raised as
 `Refused` with the reason, so that callers handle it by name.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,11 +15,13 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from tidemill.wire.trust import Credential, credential
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DEFAULT_DEADLINE_SECONDS = 10.0
-TOKEN_VARIABLE = "TIDEMILL_TOKEN"
-"""Environment variable from which every process takes the job's bearer token."""
+CONNECT_SECONDS = 5.0
+"""Packets to a pod that has just died, or that no policy lets through yet, are dropped: the next attempt may find more."""
 
 MAX_BODY_BYTES = 256 * 2**20
 
@@ -52,11 +53,11 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Client:
-    """Calls one process. The subclass beside each process's messages names its endpoints."""
+    """Calls one process. The subclass beside each process's messages names its endpoints. A plain string is a secret that both share."""
 
-    def __init__(self, base_url: str, token: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, base_url: str, caller: Credential | str, session: aiohttp.ClientSession) -> None:
         self.base_url = base_url.rstrip("/")
-        self._token = token
+        self._credential = credential(caller)
         self._session = session
 
     async def call[T](
@@ -76,10 +77,25 @@ class Client:
             Refused: status 409.
             Rejected: any other error status, or an answer that is not of type `answer`.
         """
-        url = self.base_url + path
         data = None if body is None else msgspec.json.encode(body)
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        timeout = aiohttp.ClientTimeout(total=deadline_seconds)
+        status, raw = await self._exchange(method, path, data, query, deadline_seconds)
+        try:
+            return msgspec.json.decode(raw or b"null", type=answer)
+        except msgspec.MsgspecError as cause:
+            raise Rejected(status, f"{method} {self.base_url}{path}: the answer is not a {answer.__name__}: {cause}") from cause
+
+    async def fetch(self, path: str, query: dict[str, str] | None = None, *, deadline_seconds: float = DEFAULT_DEADLINE_SECONDS) -> bytes:
+        """The bytes that `path` answers. Raises what `call` raises."""
+        _, raw = await self._exchange("GET", path, None, query, deadline_seconds)
+        return raw
+
+    def headers(self) -> dict[str, str]:
+        return self._credential.headers() | {"Content-Type": "application/json"}
+
+    async def _exchange(self, method: str, path: str, data: bytes | None, query: dict[str, str] | None, deadline_seconds: float) -> tuple[int, bytes]:
+        url = self.base_url + path
+        headers = self.headers()
+        timeout = aiohttp.ClientTimeout(total=deadline_seconds, sock_connect=CONNECT_SECONDS)
         try:
             async with self._session.request(method, url, data=data, params=query, headers=headers, timeout=timeout) as response:
                 raw = await response.read()
@@ -92,10 +108,7 @@ class Client:
             raise Unreachable(f"{method} {url}: status {status}: {_reason(raw)}")
         if status >= 400:
             raise Rejected(status, f"{method} {url}: status {status}: {_reason(raw)}")
-        try:
-            return msgspec.json.decode(raw or b"null", type=answer)
-        except msgspec.MsgspecError as cause:
-            raise Rejected(status, f"{method} {url}: the answer is not a {answer.__name__}: {cause}") from cause
+        return status, raw
 
 
 def _reason(raw: bytes) -> str:
@@ -118,13 +131,14 @@ def reply(message: Any, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(message), status=status, content_type="application/json")
 
 
-def application(token: str, public_paths: tuple[str, ...] = ("/healthz", "/metrics")) -> web.Application:
-    """An aiohttp application that asks for the job's token and answers `Refused` and `Rejected` in our shape."""
+def application(trust: Credential | str, public_paths: tuple[str, ...] = ("/healthz", "/readyz", "/metrics")) -> web.Application:
+    """An aiohttp application that answers only those it trusts, and `Refused` and `Rejected` in our shape. A plain string is a shared secret."""
+    trusted = credential(trust)
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in public_paths and not authorized(request, token):
-            return reply(Problem(f"{request.path}: missing or wrong bearer token"), 401)
+        if request.path not in public_paths and (reason := trusted.refusal(request.headers.get("Authorization", ""))):
+            return reply(Problem(f"{request.path}: {reason}"), 401)
         try:
             return await handler(request)
         except Refused as refusal:
@@ -135,11 +149,6 @@ def application(token: str, public_paths: tuple[str, ...] = ("/healthz", "/metri
             return reply(Problem(str(trouble)), 503)
 
     return web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES)
-
-
-def authorized(request: web.Request, token: str) -> bool:
-    given = request.headers.get("Authorization", "")
-    return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 
 
 async def serve(

@@ -148,7 +148,8 @@ def read_safetensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 def copy_store(store: Path, target: Path) -> None:
     """A consistent copy of a SQLite file that another process is writing."""
-    with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as source, closing(sqlite3.connect(target)) as copy:
+    address = f"{store.absolute().as_uri()}?mode=ro"  # a %, # or ? in the path is quoted there
+    with closing(sqlite3.connect(address, uri=True)) as source, closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
 
 

@@ -22,7 +22,8 @@ from tidemill.api import InvalidManifest, RLJob, load_rljob
 from tidemill.telemetry import logs
 from tidemill.transfer import transport
 from tidemill.wire.conductor import ConductorClient
-from tidemill.wire.http import TOKEN_VARIABLE, WireError, serve
+from tidemill.wire.http import WireError, serve
+from tidemill.wire.trust import Credential, NoCredential, from_environment
 from tidemill_trainer.core import Core, Settings
 from tidemill_trainer.loss import Objective
 from tidemill_trainer.model import Model, choose_device
@@ -44,9 +45,10 @@ class Arguments:
     cell: str
     host: str
     port: int
+    advertise: str  # address under which other cells reach this one
     conductor_url: str
     model: Path
-    token: str
+    credential: Credential
 
 
 def main() -> None:
@@ -72,7 +74,7 @@ async def _run(arguments: Arguments) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    door = Door(arguments.cell, arguments.token)
+    door = Door(arguments.cell, arguments.credential)
     runner = await serve(door.app, arguments.host, arguments.port)
     torch_thread = ThreadPoolExecutor(1, "torch")  # one thread: OpenMP keeps a pool of its own for each thread that computes
     async with aiohttp.ClientSession() as session:
@@ -89,8 +91,8 @@ async def _run(arguments: Arguments) -> None:
 async def _work(arguments: Arguments, door: Door, session: aiohttp.ClientSession, torch_thread: Executor) -> None:
     job = arguments.job.spec
     who = Identity(arguments.cell, uuid.uuid4().hex)
-    conductor = ConductorClient(arguments.conductor_url, arguments.token, session)
-    way = transport(arguments.host)
+    conductor = ConductorClient(arguments.conductor_url, arguments.credential, session)
+    way = transport(arguments.host, arguments.advertise)
     make = Model.load if arguments.cell == CORE_CELL else Model.empty
     model = await asyncio.get_running_loop().run_in_executor(torch_thread, make, arguments.model, choose_device())
     home: Core | Satellite
@@ -98,7 +100,7 @@ async def _work(arguments: Arguments, door: Door, session: aiohttp.ClientSession
         home = Core(who, _settings(arguments), model, conductor, way, torch_thread)
         await home.start()
     else:
-        home = Satellite(who, model, way, arguments.token, session, torch_thread)
+        home = Satellite(who, model, way, arguments.credential, session, torch_thread)
     objective = Objective(job.algorithm.name, job.algorithm.token_weight_cap, job.algorithm.sequence_clip)
     compute = partial(forward_backward, model, objective=objective, temperature=job.sampling.temperature or 1.0)
     worker = Worker(who, conductor, home, compute, model.clear_gradients, torch_thread, job.algorithm.deterministic)
@@ -135,23 +137,25 @@ def _settings(arguments: Arguments) -> Settings:
 
 def _arguments() -> Arguments:
     parser = argparse.ArgumentParser(
-        prog="python -m tidemill_trainer", description="The trainer of one cell. The token is taken from TIDEMILL_TOKEN."
+        prog="python -m tidemill_trainer", description="The trainer of one cell. Who it is and whom it believes is taken from the environment."
     )
     parser.add_argument("--manifest", type=Path, required=True, help="the RLJob")
     parser.add_argument("--workdir", type=Path, required=True, help="the job's work folder: checkpoints are written there")
     parser.add_argument("--cell", required=True, help=f"name of the cell; {CORE_CELL} is the core")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on, under which other cells reach this one")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--advertise", default="", help="address under which other cells reach this one (default: that of --host)")
     parser.add_argument("--conductor-url", required=True)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of the initial model")
     given = parser.parse_args()
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    if not token:
-        parser.error(f"{TOKEN_VARIABLE} is not set; it holds the job's bearer token")
+    try:
+        credential = from_environment()
+    except NoCredential as cause:
+        parser.error(str(cause))
     if not (given.model / "config.json").is_file():
         parser.error(f"{given.model} is not a Hugging Face folder: it has no config.json")
     try:
         job = load_rljob(given.manifest)
     except (InvalidManifest, OSError) as cause:
         parser.error(f"{given.manifest}: {cause}")
-    return Arguments(job, given.workdir, given.cell, given.host, given.port, given.conductor_url, given.model, token)
+    return Arguments(job, given.workdir, given.cell, given.host, given.port, given.advertise, given.conductor_url, given.model, credential)

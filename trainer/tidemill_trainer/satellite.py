@@ -14,6 +14,7 @@ from tidemill.telemetry.logs import Log
 from tidemill.transfer import TransferFailed, Transport, checksum
 from tidemill.wire.http import Refused, Unreachable
 from tidemill.wire.trainer import GradientSum, MemoryDescriptor, TrainerClient, WeightSnapshot
+from tidemill.wire.trust import Credential
 from tidemill_trainer.exchange import Part
 from tidemill_trainer.memory import give_back
 from tidemill_trainer.model import Model, UnsupportedModel
@@ -33,11 +34,13 @@ RETRY_SECONDS = 0.1
 class Satellite:
     always_asks = False
 
-    def __init__(self, who: Identity, model: Model, transport: Transport, token: str, session: aiohttp.ClientSession, torch_thread: Executor) -> None:
+    def __init__(
+        self, who: Identity, model: Model, transport: Transport, caller: Credential | str, session: aiohttp.ClientSession, torch_thread: Executor
+    ) -> None:
         self._who = who
         self._model = model
         self._transport = transport
-        self._token = token
+        self._caller = caller
         self._session = session
         self._torch_thread = torch_thread
         self._core: TrainerClient | None = None
@@ -47,7 +50,7 @@ class Satellite:
     def serve(self, core_url: str) -> None:
         """Work for this core from now on."""
         if self._core is None or self._core.base_url != core_url.rstrip("/"):
-            self._core = TrainerClient(core_url, self._token, self._session)
+            self._core = TrainerClient(core_url, self._caller, self._session)
 
     @property
     def held_step(self) -> int:

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from tidemill.wire.http import Refused, Rejected, Unreachable, application, read, reply
 from tidemill.wire.trainer import GradientSum, Join, Leave, Nothing, WeightSnapshot
+from tidemill.wire.trust import Credential
 from tidemill_trainer.core import Core
 from tidemill_trainer.satellite import Satellite
 from tidemill_trainer.worker import Worker
@@ -16,11 +17,11 @@ LEAVE_SECONDS = 290.0
 class Door:
     """Listens from the first moment; answers 503 to everything but `/healthz` until `open`."""
 
-    def __init__(self, cell: str, token: str) -> None:
+    def __init__(self, cell: str, trust: Credential | str) -> None:
         self._cell = cell
         self._worker: Worker | None = None
         self._home: Core | Satellite | None = None
-        self.app = application(token)
+        self.app = application(trust)
         self.app.add_routes(
             [
                 web.get("/healthz", self._healthz),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemill.policy import burst as policy
+from tidemill.policy import refill
 from tidemill.policy.staleness import within
 from tidemill.telemetry.events import VersionPublished
 from tidemill.wire.conductor import Published
@@ -29,6 +30,12 @@ class Burst:
 def current(db: Database) -> Burst | None:
     row = db.execute("SELECT * FROM bursts WHERE ended IS NULL").fetchone()
     return Burst(row["burst"], row["first_step"], row["steps"], row["version"]) if row else None
+
+
+def groups_due(db: Database, settings: Settings) -> int:
+    """Groups that the present burst still has to train, whether ready or not."""
+    burst = current(db)
+    return (burst.first_step + burst.steps - committed_steps(db)) * settings.plan.groups_per_step if burst else 0
 
 
 def committed_steps(db: Database) -> int:
@@ -57,7 +64,7 @@ def begin(db: Database, settings: Settings, task_names: tuple[str, ...], now: fl
     """Open the next burst, drop what is too old for it, and dispatch its groups. None when the job has no steps left."""
     steps = committed_steps(db)
     version = published(db)
-    if version is None or steps == settings.plan.steps:
+    if version is None or steps >= settings.plan.steps:
         return None
     number = db.execute("SELECT COUNT(*) FROM bursts").fetchone()[0] + 1
     burst = Burst(number, steps, policy.steps_in_burst(settings.plan, steps), version.version)
@@ -69,11 +76,37 @@ def begin(db: Database, settings: Settings, task_names: tuple[str, ...], now: fl
     for group in groups.waiting(db):
         if not within(burst.version, group.version, settings.max_staleness):
             groups.drop(db, group.id, f"stale: dispatched under version {group.version}, now {burst.version}", now)
+    dispatch(db, settings, burst, task_names, now)
+    return burst
+
+
+def go_on(db: Database, settings: Settings, burst: Burst, task_names: tuple[str, ...], now: float) -> None:
+    """Inside a burst only Refill dispatches."""
+    if settings.refill:
+        dispatch(db, settings, burst, task_names, now)
+
+
+def dispatch(db: Database, settings: Settings, burst: Burst, task_names: tuple[str, ...], now: float) -> None:
+    step = committed_steps(db)
+    places = burst.places_left(step, groups.assigned(db, step), settings.plan.groups_per_step)
     first = groups.dispatched(db)
-    for number in range(first, first + policy.groups_to_dispatch(settings.plan, steps, groups.outstanding(db))):
+    for number in range(first, first + groups_to_dispatch(db, settings, places)):
         task = tasks.task_of(number, task_names, settings.seed)
         groups.create(db, groups.TRAIN, task, burst.version, settings.rollouts_per_group, now)
-    return burst
+
+
+def groups_to_dispatch(db: Database, settings: Settings, places_left: int) -> int:
+    """By the rule of the job's dispatch, when the burst can still take `places_left` groups."""
+    steps, outstanding = committed_steps(db), groups.outstanding(db)
+    if not settings.refill:
+        return policy.groups_to_dispatch(settings.plan, steps, outstanding)
+    return refill.groups_to_dispatch(settings.plan, steps, outstanding, len(groups.waiting(db)), places_left, settings.max_staleness)
+
+
+def groups_of_next_burst(db: Database, settings: Settings) -> int:
+    """That it dispatches as soon as it begins."""
+    places = policy.steps_in_burst(settings.plan, committed_steps(db)) * settings.plan.groups_per_step
+    return groups_to_dispatch(db, settings, places)
 
 
 def publish(db: Database, told: Published, now: float) -> bool:

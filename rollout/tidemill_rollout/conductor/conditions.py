@@ -6,17 +6,34 @@ from collections.abc import Iterable
 
 from tidemill.telemetry.events import ConditionChanged
 from tidemill.telemetry.logs import Log
+from tidemill.wire.cell import Role
+from tidemill_rollout.conductor import events
+from tidemill_rollout.conductor.cells import SILENT_SECONDS, Cell
+from tidemill_rollout.conductor.store import Database
 
 STORE = "StoreWritable"
 DISK = "DiskSpace"
 GATEWAY = "GatewayReady"
 CORE = "CoreReady"
+CORE_TRAINS = "CoreMayTrain"
 PAUSING = (STORE, DISK, GATEWAY, CORE)
 """Under these no execution is started and the job says Paused; the others only tell that something is amiss."""
 
 FULL_DISK = (STORE, DISK)
 
 _log = Log(__name__)
+
+
+def tell(db: Database, changed: ConditionChanged) -> None:
+    """Write it down, and that it holds: a process that is killed cannot say that it is over."""
+    events.say(db, changed)
+    db.execute("INSERT OR IGNORE INTO conditions (kind) VALUES (?)" if changed.text else "DELETE FROM conditions WHERE kind = ?", (changed.kind,))
+
+
+def begin_anew(db: Database, now: float) -> None:
+    """What held in the life before is over; what still holds will be told again."""
+    for (kind,) in db.execute("DELETE FROM conditions RETURNING kind").fetchall():
+        events.say(db, ConditionChanged(time=now, kind=kind, text=""))
 
 
 class Conditions:
@@ -37,6 +54,16 @@ class Conditions:
             del self._held[kind]
             self._cleared[kind] = now
             _log.info("condition cleared", kind=kind)
+
+    def note_cells(self, cells: Iterable[Cell], now: float) -> None:
+        for cell in cells:
+            silent = f"cell {cell.name}: its agent has not reported for over {SILENT_SECONDS:g} s" if cell.silent else ""
+            failed = f"cell {cell.name} failed: {cell.state.reason}" if cell.failed and cell.state else ""
+            wrong = f"cell {cell.name}: has loaded other weights than were published; it gets no executions" if cell.serves_wrong_weights else ""
+            self.state(CORE if cell.is_core else f"CellReady/{cell.name}", failed or silent or wrong, now)
+            if cell.is_core:
+                held = "cordoned" if cell.cordoned else "pinned to Rollout" if cell.pinned is Role.ROLLOUT else ""
+                self.state(CORE_TRAINS, f"the core is {held}, so nothing is trained until that is taken back" if held else "", now)
 
     def holds(self, kind: str) -> bool:
         return kind in self._held

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,16 +15,33 @@ import msgspec
 
 from tidemill.telemetry.events import JobStarted, TideRead
 from tidemill.telemetry.logs import Log
-from tidemill.wire.cell import CellClient, CellState, RoleOrder
-from tidemill.wire.conductor import Applied, Grant, LeaseReply, LeaseRequest, Published, Tide, Work
+from tidemill.wire.cell import CellState
+from tidemill.wire.conductor import Applied, Grant, LeaseReply, LeaseRequest, Published, SettingsChange, Suspended, Tide, Work
 from tidemill.wire.gateway import GatewayClient
-from tidemill.wire.http import Board, Refused, Unreachable, WireError
-from tidemill_rollout.conductor import bursts, cells, conditions, controller, events, executions, groups, job, progress, room, steps, tide, work
+from tidemill.wire.http import Board, Refused, WireError
+from tidemill.wire.trust import Credential
+from tidemill_rollout.conductor import (
+    bursts,
+    cells,
+    changes,
+    conditions,
+    controller,
+    events,
+    executions,
+    groups,
+    job,
+    progress,
+    room,
+    steps,
+    tide,
+    work,
+)
 from tidemill_rollout.conductor.cells import Cell, Reports
 from tidemill_rollout.conductor.conditions import Conditions
 from tidemill_rollout.conductor.controller import Holder
 from tidemill_rollout.conductor.executions import Execution
 from tidemill_rollout.conductor.life import Lives
+from tidemill_rollout.conductor.orders import Orders
 from tidemill_rollout.conductor.sandboxes import Sandboxes
 from tidemill_rollout.conductor.settings import Settings
 from tidemill_rollout.conductor.store import Database, Store, Unwritable
@@ -54,7 +71,7 @@ class Place:
     tasks: tuple[str, ...]  # names
     held_out: tuple[str, ...]
     cores_shared: bool
-    token: str
+    credential: Credential | str
 
 
 class Conductor:
@@ -84,16 +101,16 @@ class Conductor:
         self._told: TideRead | None = None
         self._changed = asyncio.Event()
         self._gateway = gateway
-        self._session = session
         self._sandboxes = sandboxes
         self._lives = Lives(settings, self, gateway, sandboxes, place.workdir / "trajectories", clock)
         self._living: dict[str, tuple[int, asyncio.Task[None]]] = {}
-        self._orders: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        self._orders = Orders(place.credential, session, self._spawn)
         self._outbox = events.Outbox(store, place.workdir / "metrics.jsonl")
         self._tasks = tasks
         self._running: set[asyncio.Task[None]] = set()
         self._unwritable = -CALM_SECONDS  # when a write failed last
         self._paused = False  # as of the last pass that was stored
+        self.suspended = False  # not stored: the next start of this process resumes
         store.on_change = self._changed.set
 
     async def start(self, retry_failed: bool) -> None:
@@ -155,7 +172,7 @@ class Conductor:
         """An agent tells its state and learns its grant."""
 
         cells.current_grant(self.store.db, state.cell)
-        self.reports.last[state.cell] = (state, self.clock())  # also when nothing can be written: a full disk makes no agent silent
+        self.reports.note(state, self.clock())  # also when nothing can be written: a full disk makes no agent silent
         self._changed.set()
 
         def note(db: Database) -> Grant:
@@ -171,7 +188,9 @@ class Conductor:
         until = loop.time() + min(request.wait_seconds, 60.0)
         while True:
             seen = self.work.sequence
-            reply = self.change(lambda db: work.next_work(db, request, cells.current_grant(db, request.cell), self.clock()))
+            reply = (
+                None if self.suspended else self.change(lambda db: work.next_work(db, request, cells.current_grant(db, request.cell), self.clock()))
+            )
             left = until - loop.time()
             if reply is not None:
                 return reply
@@ -197,12 +216,57 @@ class Conductor:
         if self.change(publish):
             _log.info("weights published", version=told.version, step=told.step)
 
+    def change_settings(self, told: SettingsChange) -> None:
+        self._use(self.change(lambda db: changes.change(db, self.settings, told, self.clock())))
+
+    async def suspend(self) -> Suspended:
+        """Nothing new begins, harnesses are ended, and what they did not finish is queued again. Then nothing of the job is in memory alone."""
+        self.suspended = True
+        living = list(self._living.items())
+        self._living.clear()
+        for _, (_, task) in living:
+            task.cancel()
+        await asyncio.gather(*(task for _, (_, task) in living), return_exceptions=True)
+        await asyncio.gather(*(self._lives.close(name, attempt) for name, (attempt, _) in living))
+        await self.commit(executions.requeue_all_running)
+        self._outbox.flush()
+        await self._show()
+        _log.info("suspended", step=bursts.committed_steps(self.store.db), harnesses_ended=len(living))
+        return self.standing()
+
+    def standing(self) -> Suspended:
+        db = self.store.db
+        version = bursts.published(db)
+        return Suspended(bursts.committed_steps(db), version.version if version else -1, len(executions.in_state(db, "Pending")))
+
+    async def resume(self) -> None:
+        if self.suspended:
+            self.suspended = False
+            await self.commit(groups.begin_time_anew)
+            for execution in executions.in_state(self.store.db, "Evaluating"):
+                self._give_life(execution)
+            _log.info("resumed")
+        self._changed.set()
+
+    async def events(self, after: int, wait_seconds: float) -> bytes:
+        """Raises `Rejected` when there are not so many."""
+        until = asyncio.get_running_loop().time() + wait_seconds
+        while True:
+            seen = self.work.sequence
+            told = self._outbox.read(after)
+            left = until - asyncio.get_running_loop().time()
+            if told or left <= 0:
+                return told
+            await self.work.newer_than(seen, left)
+
     def controller(self, db: Database) -> str:
         return controller.held(db, self.holder, self.clock()) or "conductor"
 
     def _open(self, db: Database, retry_failed: bool) -> bool:
         now = self.clock()
+        self._use(changes.apply(self.settings, changes.stored(db)))
         resumed = job.open_job(db, self.settings, now, retry_failed)
+        conditions.begin_anew(db, now)
         known = cells.read(db, self.reports, now)
         started = JobStarted(
             time=now,
@@ -216,6 +280,10 @@ class Conductor:
         )
         events.say(db, started)
         return resumed
+
+    def _use(self, settings: Settings) -> None:
+        """What lives already keeps the time it was given."""
+        self.settings, self._lives = settings, replace(self._lives, settings=settings)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._tasks.create_task(work)
@@ -248,19 +316,23 @@ class Conductor:
                 self.conditions.state(conditions.STORE, "", now)
         with self.store.transaction() as db:
             known = self.cells(db)
-            self._note_cells(known, now)
+            self.conditions.note_cells(known, now)
             paused = self.conditions.pausing
             if self._paused and not paused:
                 groups.begin_time_anew(db)
-            started = progress.advance(
-                db,
-                self.settings,
-                known,
-                self.place.tasks,
-                self.place.held_out,
-                decides_flips=self.controller(db) == "conductor",
-                paused=paused,
-                now=now,
+            started = (
+                ()
+                if self.suspended
+                else progress.advance(
+                    db,
+                    self.settings,
+                    known,
+                    self.place.tasks,
+                    self.place.held_out,
+                    decides_flips=self.controller(db) == "conductor",
+                    paused=paused,
+                    now=now,
+                )
             )
             known = self.cells(db)
             level = tide.event(db, known, now=0.0)
@@ -268,19 +340,20 @@ class Conductor:
                 events.say(db, msgspec.structs.replace(level, time=now))
             untold = tuple(self.conditions.untold)
             for condition in untold:
-                events.say(db, condition)
+                conditions.tell(db, condition)
         self._told, self._paused = level, paused
         del self.conditions.untold[: len(untold)]
         for execution in started:
             self._give_life(execution)
         self._end_the_dead()
-        self._push_orders(known)
+        self._orders.push(known)
         self._outbox.flush()
 
     async def _show(self) -> None:
         """What `GET /v1/tide` answers, also while nothing can be written."""
         db = self.store.db
-        reading = tide.for_all(db, self.settings, self.cells(db), self.conditions, self.controller(db), self.board.sequence)
+        reading = tide.for_all(db, self.settings, self.cells(db), self.conditions, self.controller(db), self.board.sequence, self.clock())
+        reading = msgspec.structs.replace(reading, suspended=self.suspended)
         if reading != self.tide:
             self.tide = msgspec.structs.replace(reading, sequence=self.board.sequence + 1)
             await self.board.bump()
@@ -293,14 +366,6 @@ class Conductor:
 
     def _note_room(self) -> None:
         self.conditions.state(conditions.DISK, room.shortage(self.place.workdir), self.clock())
-
-    def _note_cells(self, known: tuple[Cell, ...], now: float) -> None:
-        for cell in known:
-            silent = f"cell {cell.name}: its agent has not reported for over {cells.SILENT_SECONDS:g} s" if cell.silent else ""
-            failed = f"cell {cell.name} failed: {cell.state.reason}" if cell.failed and cell.state else ""
-            wrong = f"cell {cell.name}: has loaded other weights than were published; it gets no executions" if cell.serves_wrong_weights else ""
-            kind = conditions.CORE if cell.is_core else f"CellReady/{cell.name}"
-            self.conditions.state(kind, failed or silent or wrong, now)
 
     def _give_life(self, execution: Execution) -> None:
         async def live() -> None:
@@ -320,29 +385,6 @@ class Conductor:
                 task.cancel()
                 self._spawn(self._lives.end(name, attempt))
 
-    def _push_orders(self, known: tuple[Cell, ...]) -> None:
-        """Bring every grant that its cell has not acknowledged to the agent. One that does not answer learns it from its own next report."""
-        for cell in known:
-            epoch, task = self._orders.get(cell.name, (0, None))
-            if cell.state is None or cell.settled or cell.state.epoch == cell.epoch or (epoch == cell.epoch):
-                continue
-            if task is not None:
-                task.cancel()
-            self._orders[cell.name] = (cell.epoch, self._spawn(self._push(cell.state.url, cell.grant())))
-
-    async def _push(self, url: str, grant: Grant) -> None:
-        client = CellClient(url, self.place.token, self._session)
-        while True:
-            try:
-                await client.put_role(RoleOrder(grant.role, grant.epoch, grant.destinations))
-            except Unreachable:
-                await asyncio.sleep(TICK_SECONDS)
-            except WireError as trouble:
-                _log.error("order refused", cell=grant.cell, epoch=grant.epoch, reason=str(trouble))
-                return
-            else:
-                return
-
     async def _watch_gateway(self) -> None:
         """Its journal may be full, or it may be away for too long: then nothing new is started."""
         heard = self.clock()
@@ -359,10 +401,7 @@ class Conductor:
             await asyncio.sleep(GATEWAY_POLL_SECONDS)
 
     async def _copy_store(self, checkpoint: str) -> None:
-        folder = (self.place.workdir / "checkpoints" / checkpoint).resolve()
-        if not checkpoint or not folder.is_dir() or not folder.is_relative_to((self.place.workdir / "checkpoints").resolve()):
-            return
         try:
-            await asyncio.to_thread(self.store.copy_to, folder / "conductor.db")
+            await asyncio.to_thread(self.store.copy_beside, self.place.workdir / "checkpoints", checkpoint)
         except Exception as trouble:
             _log.warning("no copy of the store beside the checkpoint", checkpoint=checkpoint, reason=str(trouble))

@@ -7,7 +7,11 @@ from pathlib import Path
 import msgspec
 
 from tidemill.telemetry.events import Event
+from tidemill.wire.http import Rejected
 from tidemill_rollout.conductor.store import Database, Store, Unwritable
+
+MOST_BYTES = 4 * 2**20
+"""Of one answer; a line is some hundred bytes long."""
 
 
 def say(db: Database, event: Event) -> None:
@@ -39,3 +43,15 @@ class Outbox:
         with self._store.transaction() as db:
             db.execute("DELETE FROM events WHERE number <= ?", (rows[-1]["number"],))
             db.execute("UPDATE job SET metrics_bytes = ?", (length,))
+
+    def read(self, after: int) -> bytes:
+        """Whole lines from byte `after` on, a part of them when there are many. Raises `Rejected` when there are not so many bytes."""
+        (length,) = self._store.db.execute("SELECT metrics_bytes FROM job").fetchone()
+        if not 0 <= after <= length:
+            raise Rejected(416, f"events after {after}: there are {length} bytes of them; begin anew with 0")
+        if after == length:
+            return b""
+        with self._path.open("rb") as file:
+            file.seek(after)
+            told = file.read(min(length - after, MOST_BYTES))
+        return told[: told.rfind(b"\n") + 1]

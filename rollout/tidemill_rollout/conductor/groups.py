@@ -22,6 +22,10 @@ class Group:
     version: int
     state: str
 
+    @property
+    def ready(self) -> bool:
+        return self.state == "Ready"
+
 
 def create(db: Database, purpose: str, task: str, version: int, size: int, now: float) -> None:
     """One group with its executions, all Pending."""

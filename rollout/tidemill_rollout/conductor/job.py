@@ -25,7 +25,8 @@ def open_job(db: Database, settings: Settings, now: float, retry_failed: bool = 
         db.execute("INSERT INTO job (only, name, created, phase) VALUES (1, ?, ?, 'Running')", (settings.job, now))
     elif row["phase"] == "Failed" and retry_failed:
         db.execute("UPDATE job SET phase = 'Running', reason = ''")
-    cells.create(db, settings.cells, settings.standalone, settings.capacity, now)
+    cells.create(db, settings.cells, settings.capacity, now)
+    cells.resize_pool(db, settings.standalone, settings.capacity, now)
     cells.forget_what_was_told(db)
     executions.requeue_all_running(db)
     groups.begin_time_anew(db)
@@ -48,6 +49,11 @@ def note_trained(db: Database, now: float) -> float:
     db.execute("UPDATE job SET trained_at = ? WHERE trained_at IS NULL", (now,))
     since: float = db.execute("SELECT trained_at FROM job").fetchone()[0]
     return since
+
+
+def goes_on(db: Database) -> None:
+    """There may be steps to train again."""
+    db.execute("UPDATE job SET trained_at = NULL")
 
 
 def probe(db: Database) -> None:

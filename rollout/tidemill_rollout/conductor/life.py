@@ -57,7 +57,18 @@ class Lives:
     clock: Callable[[], float]
 
     async def live(self, execution: Execution) -> None:
-        """From Running or Evaluating to Scored, Dropped, or Pending again."""
+        """From Running or Evaluating to Scored, Dropped, or Pending again.
+
+        Whatever one execution meets, others go on: what nobody has thought of fails its attempt, and is in the log. A broken store is
+        everybody's: then giving up raises as well.
+        """
+        try:
+            await self._live(execution)
+        except Exception as trouble:
+            _log.exception("an execution met what nobody has thought of", execution=execution.id, attempt=execution.attempt)
+            await self._give_up(execution, f"unexpected: {trouble!r}")
+
+    async def _live(self, execution: Execution) -> None:
         if execution.state == "Running":
             began = self.clock()
             failure = await self._play(execution)
@@ -77,19 +88,52 @@ class Lives:
         await self._judge(execution)
 
     async def end(self, execution: str, attempt: int) -> None:
-        """After `live` was cancelled: kill the key. Best effort, a key that stays is worth nothing without a harness."""
-        await self.sandboxes.discard(execution, attempt)
+        """After `live` was cancelled for good. A key that stays is worth nothing without a harness."""
+        await self._discard(execution, attempt)
+        await self.close(execution, attempt)
+
+    async def close(self, execution: str, attempt: int) -> None:
+        """Kill the key, without insisting."""
         try:
             await self.gateway.close(execution, attempt)
         except WireError as trouble:
             _log.warning("key not closed", execution=execution, attempt=attempt, reason=str(trouble))
+
+    async def _give_up(self, execution: Execution, reason: str) -> None:
+        """The harness begins anew, a few times; what fails after it is dropped, because it would fail again."""
+
+        def give_up(db: Database) -> str:
+            known = executions.one(db, execution.id)
+            if known is not None and known.attempt == execution.attempt:
+                if known.state == "Running":
+                    executions.requeue(db, execution.id, execution.attempt, reason, self.clock())
+                elif known.state == "Evaluating":
+                    executions.drop(db, execution.id, reason, self.clock())
+            after = executions.one(db, execution.id)
+            return "" if after is None else after.state
+
+        if await self.keeper.commit(give_up) == "Dropped":
+            await self.end(execution.id, execution.attempt)
+
+    async def _discard(self, execution: str, attempt: int) -> None:
+        """What stays takes room, and nothing else."""
+        try:
+            await self.sandboxes.discard(execution, attempt)
+        except Exception:
+            _log.exception("an execution's files were not removed", execution=execution, attempt=attempt)
 
     async def _play(self, execution: Execution) -> str:
         """Run the harness; why this attempt counts for nothing, or empty."""
         key = secrets.token_urlsafe(24)
         seconds = min(self.settings.execution_seconds, self._group_ends(execution) - self.clock())
         opened = OpenExecution(
-            execution.id, execution.attempt, key, self.settings.harness, self.settings.sampling, deadline=self.clock() + seconds + GATEWAY_SECONDS
+            execution=execution.id,
+            attempt=execution.attempt,
+            key=key,
+            harness=self.settings.harness,
+            sampling=self.settings.sampling,
+            deadline=self.clock() + seconds + GATEWAY_SECONDS,
+            call_seconds=self.settings.call_seconds,
         )
         try:
             await self._insist(lambda: self.gateway.open(opened))
@@ -122,7 +166,7 @@ class Lives:
 
         await self.keeper.commit(end)
         if score is None:
-            await self.sandboxes.discard(execution.id, execution.attempt)
+            await self._discard(execution.id, execution.attempt)
 
     async def _score(self, execution: Execution, turns: tuple[Turn, ...]) -> tuple[float | None, str]:
         try:

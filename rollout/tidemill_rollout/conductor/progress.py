@@ -32,7 +32,7 @@ def advance(
         job.end(db, "Failed", f"core {core.name} failed for good: {core.state.reason or 'its agent gave no reason'}", now)
         return ()
     for cell in cells:
-        if not cell.usable:
+        if cell.lost:
             microsteps.free(db, cell.name)
     microsteps.expire(db, now)
     if not paused:
@@ -43,6 +43,7 @@ def advance(
     if evaluation.running(db) is None:
         burst = bursts.current(db) or bursts.begin(db, settings, tasks, now)
         if burst is not None:
+            bursts.go_on(db, settings, burst, tasks, now)
             steps.assemble(db, settings, burst, now)
         elif _all_done(db, settings, cells, now):
             job.end(db, "Succeeded", "", now)
@@ -57,8 +58,10 @@ def advance(
 
 
 def places(cells: tuple[Cell, ...], measured_version: int | None) -> int:
-    """Executions that may run at once. A measurement waits until every cell that will serve it has loaded the version that is measured."""
-    rollout = [c for c in cells if c.usable and c.role is Role.ROLLOUT]
+    """Executions that may run at once. A measurement waits until every cell that will serve it has loaded the version that is measured. It
+    does not wait for one that is late, which joins once it has loaded it too.
+    """
+    rollout = [c for c in cells if c.usable and not c.late and c.role is Role.ROLLOUT]
     if measured_version is not None and any(not c.serving or c.loaded_version != measured_version for c in rollout):
         return 0
     return sum(c.capacity for c in rollout if c.serving)

@@ -12,10 +12,17 @@ LEAST_FREE_BYTES = 64 * 2**20
 
 def shortage(workdir: Path) -> str:
     """What is the matter, in the same words as long as it lasts; empty when there is room for the next checkpoint and more."""
-    wanted = LEAST_FREE_BYTES + _newest_checkpoint_bytes(workdir / "checkpoints")
-    if shutil.disk_usage(workdir).free >= wanted:
-        return ""
-    return f"{workdir}: its disk has less than {wanted >> 20} MiB left; free space, the job goes on by itself"
+    checkpoints = workdir / "checkpoints"
+    wanted = {workdir: LEAST_FREE_BYTES}
+    wanted[_disk_of(checkpoints, workdir)] = LEAST_FREE_BYTES + _newest_checkpoint_bytes(checkpoints)
+    short = [f"{at}: its disk has less than {size >> 20} MiB left" for at, size in wanted.items() if shutil.disk_usage(at).free < size]
+    return f"{'; '.join(short)}; free space, the job goes on by itself" if short else ""
+
+
+def _disk_of(checkpoints: Path, workdir: Path) -> Path:
+    """On a cluster checkpoints are a volume of their own."""
+    apart = checkpoints.is_dir() and checkpoints.stat().st_dev != workdir.stat().st_dev
+    return checkpoints if apart else workdir
 
 
 def _newest_checkpoint_bytes(checkpoints: Path) -> int:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+from typing import Protocol, runtime_checkable
+
+from aiohttp import web
+
+from tidemill.wire.gateway import GatewayClient
 
 
 class HarnessEnd(Protocol):
@@ -49,3 +54,12 @@ class Sandboxes(Protocol):
         ...
 
     async def stop_all(self) -> None: ...
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """Sandboxes that are not on this machine: their files travel through the gateway, and so over routes of the conductor."""
+
+    async def begin(self, gateway: GatewayClient, tasks: asyncio.TaskGroup) -> list[web.RouteDef]:
+        """Raises `SandboxUnavailable`."""
+        ...

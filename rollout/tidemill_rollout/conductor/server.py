@@ -5,12 +5,27 @@ from __future__ import annotations
 from aiohttp import web
 
 from tidemill.wire.cell import CellState
-from tidemill.wire.conductor import Applied, Authority, Contribution, GrantRequest, LeaseIds, LeaseRequest, Published, TrainingState
+from tidemill.wire.conductor import (
+    Applied,
+    Authority,
+    Constraints,
+    Contribution,
+    Grant,
+    GrantRequest,
+    LeaseIds,
+    LeaseRequest,
+    Published,
+    SettingsChange,
+    Suspend,
+    TrainingState,
+)
 from tidemill.wire.gateway import Turns
 from tidemill.wire.http import Refused, Rejected, application, read, reply
 from tidemill.wire.trainer import Nothing
+from tidemill.wire.trust import Credential
 from tidemill_rollout.conductor import bursts, controller, executions, microsteps, steps, views, work
 from tidemill_rollout.conductor.conductor import Conductor
+from tidemill_rollout.conductor.store import Database
 
 STUCK_SECONDS = 30.0
 """Without a pass for this long the loop hangs, and a probe should have the process restarted."""
@@ -18,7 +33,7 @@ STUCK_SECONDS = 30.0
 LONGEST_POLL_SECONDS = 60.0
 
 
-def routes(conductor: Conductor, token: str) -> web.Application:
+def routes(conductor: Conductor, trust: Credential | str) -> web.Application:
     async def tide(request: web.Request) -> web.Response:
         after = _number(request, "after", -1.0)
         await conductor.board.newer_than(int(after), min(_number(request, "wait", 0.0), LONGEST_POLL_SECONDS))
@@ -37,6 +52,34 @@ def routes(conductor: Conductor, token: str) -> web.Application:
 
     async def grants(_: web.Request) -> web.Response:
         return reply([cell.grant() for cell in conductor.cells(conductor.store.db)])
+
+    async def constraints(request: web.Request) -> web.Response:
+        told = await read(request, Constraints)
+        now, name = conductor.clock(), request.match_info["cell"]
+
+        def constrain(db: Database) -> Grant:
+            controller.check_term(db, conductor.holder, told.term, now)
+            return controller.constrain(db, conductor.cells(db), name, told, now)
+
+        return reply(conductor.change(constrain))
+
+    async def settings(request: web.Request) -> web.Response:
+        told = await read(request, SettingsChange)
+        conductor.change(lambda db: controller.check_term(db, conductor.holder, told.term, conductor.clock()))
+        conductor.change_settings(told)
+        return reply(Nothing())
+
+    async def suspend(request: web.Request) -> web.Response:
+        told = await read(request, Suspend)
+        conductor.change(lambda db: controller.check_term(db, conductor.holder, told.term, conductor.clock()))
+        if told.resume:
+            await conductor.resume()
+        return reply(conductor.standing() if told.resume else await conductor.suspend())
+
+    async def events(request: web.Request) -> web.Response:
+        wait = min(_number(request, "wait", 0.0), LONGEST_POLL_SECONDS)
+        told = await conductor.events(int(_number(request, "after", 0.0)), wait)
+        return web.Response(body=told, content_type="application/x-ndjson")
 
     async def cell_state(request: web.Request) -> web.Response:
         told = await read(request, CellState)
@@ -106,13 +149,17 @@ def routes(conductor: Conductor, token: str) -> web.Application:
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(text=views.metrics_of(conductor.store.db, conductor.tide))
 
-    app = application(token)
+    app = application(trust)
     app.add_routes(
         [
             web.get("/v1/tide", tide),
             web.post("/v1/authority", authority),
             web.post("/v1/grants", request_grant),
             web.get("/v1/grants", grants),
+            web.put("/v1/cells/{cell}/constraints", constraints),
+            web.put("/v1/settings", settings),
+            web.post("/v1/suspend", suspend),
+            web.get("/v1/events", events),
             web.post("/v1/cells/{cell}/state", cell_state),
             web.post("/v1/leases", leases),
             web.post("/v1/leases/return", return_leases),

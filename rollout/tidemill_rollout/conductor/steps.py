@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from tidemill.policy.staleness import may_take, staleness
+from tidemill.policy import step as policy
+from tidemill.policy.staleness import staleness
+from tidemill.policy.step import OpenStep
 from tidemill.telemetry.events import StepCommitted
 from tidemill.trajectory.packing import cut
 from tidemill.trajectory.paths import sequences_of
@@ -12,7 +14,7 @@ from tidemill.trajectory.sequence import Sequence
 from tidemill.trajectory.weights import advantages
 from tidemill.wire.conductor import Applied
 from tidemill.wire.http import Refused
-from tidemill_rollout.conductor import bursts, events, executions, groups, microsteps
+from tidemill_rollout.conductor import bursts, events, executions, groups, microsteps, outlook
 from tidemill_rollout.conductor.bursts import Burst
 from tidemill_rollout.conductor.groups import Group
 from tidemill_rollout.conductor.settings import Settings
@@ -20,28 +22,18 @@ from tidemill_rollout.conductor.store import Database
 
 
 def choose(waiting: tuple[Group, ...], assigned: int, places_left: int, burst: Burst, settings: Settings) -> tuple[tuple[Group, ...], bool]:
-    """The ready groups that the open step takes now, and whether it is closed then: full, or nothing more can come.
-
-    `waiting` is in the order of preference. With streaming a step takes each group as it becomes ready, without all of them at once.
-    """
-    chosen: list[Group] = []
-    left = list(waiting)
-    while assigned + len(chosen) < settings.plan.groups_per_step:
-        versions = [g.version for g in left]
-        limits = {
-            "version": burst.version,
-            "bound": settings.max_staleness,
-            "places": places_left - len(chosen),
-            "groups_per_burst": settings.groups_per_burst,
-        }
-        fits = (g for g in left if g.state == "Ready" and (settings.drop_stale or may_take(g.version, versions, **limits)))
-        group = next(fits, None)
-        if group is None:
-            break
-        left.remove(group)
-        chosen.append(group)
-    closed = assigned + len(chosen) == settings.plan.groups_per_step or not left
-    return (tuple(chosen) if settings.streaming or closed else ()), closed
+    """The ready groups that the open step takes now, and whether it is closed then. `waiting` is in the order of preference."""
+    open_step = OpenStep(
+        assigned=assigned,
+        places_left=places_left,
+        version=burst.version,
+        groups_per_step=settings.plan.groups_per_step,
+        groups_per_burst=settings.groups_per_burst,
+        bound=settings.max_staleness,
+        streaming=settings.streaming,
+        drop_stale=settings.drop_stale,
+    )
+    return policy.choose(waiting, open_step)
 
 
 def assemble(db: Database, settings: Settings, burst: Burst, now: float) -> None:
@@ -101,7 +93,8 @@ def commit(db: Database, step: int, told: Applied, now: float) -> bool:
             f"step {step}: {committed} steps are committed and {microsteps.uncounted(db, step)} micro-steps of it are not counted; ask for work"
         )
     sizes = db.execute(
-        "SELECT COUNT(DISTINCT g.id), COUNT(e.id), AVG(e.score) FROM groups g JOIN executions e ON e.group_id = g.id AND e.state = 'Scored' "
+        "SELECT COUNT(DISTINCT g.id), COUNT(e.id), AVG(e.score), SUM(e.sampled_tokens) "
+        "FROM groups g JOIN executions e ON e.group_id = g.id AND e.state = 'Scored' "
         "WHERE g.step = ? AND g.state = 'Assigned'",
         (step,),
     ).fetchone()
@@ -112,6 +105,8 @@ def commit(db: Database, step: int, told: Applied, now: float) -> bool:
         (now, told.checkpoint, told.digest, sizes[2], step),
     )
     db.execute("UPDATE job SET committed_steps = ?", (step + 1,))
+    trained_tokens = microsteps.trained_tokens(db, step)
+    outlook.note_training(db, step, sizes[0], sizes[3] or 0, trained_tokens, told.statistics.get("computeSeconds", 0.0))
     burst = bursts.current(db)
     if burst is not None and step + 1 < burst.first_step + burst.steps:
         db.execute("INSERT INTO steps (step, burst, opened) VALUES (?, ?, ?)", (step + 1, burst.number, now))
@@ -121,7 +116,7 @@ def commit(db: Database, step: int, told: Applied, now: float) -> bool:
         seconds=now - row["opened"],
         groups=sizes[0],
         executions=sizes[1],
-        trained_tokens=microsteps.trained_tokens(db, step),
+        trained_tokens=trained_tokens,
         mean_score=sizes[2],
         staleness=row["staleness"],
         staleness_updates=row["staleness_updates"],

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidemill.wire.http import Unreachable
+from tidemill_rollout.lasting import Lasting
 
 Database = sqlite3.Connection
 
@@ -73,6 +74,22 @@ CREATE TABLE IF NOT EXISTS roles (
   acknowledged_epoch INTEGER NOT NULL DEFAULT 0, flip_epoch INTEGER NOT NULL DEFAULT 0, loaded TEXT NOT NULL DEFAULT '',
   told_epoch INTEGER NOT NULL DEFAULT 0     -- the last whose acknowledgement is among this run's events
 ) STRICT;
+CREATE TABLE IF NOT EXISTS constraints (     -- what a person wants of a cell; no row: nothing
+  cell TEXT PRIMARY KEY REFERENCES roles (cell), pinned TEXT NOT NULL CHECK (pinned IN ('', 'Rollout', 'Training')), cordoned INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS conditions (kind TEXT PRIMARY KEY) STRICT;
+CREATE TABLE IF NOT EXISTS retired (         -- standalone cells that were taken out of the pool; their epochs are not used again
+  cell TEXT PRIMARY KEY REFERENCES roles (cell)
+) STRICT;
+CREATE TABLE IF NOT EXISTS flips (           -- as they were measured
+  cell TEXT NOT NULL, epoch INTEGER NOT NULL, role TEXT NOT NULL, seconds REAL NOT NULL, UNIQUE (cell, epoch)
+) STRICT;
+CREATE TABLE IF NOT EXISTS trainings (       -- what committed steps took to compute, of all cells together
+  step INTEGER PRIMARY KEY, groups INTEGER NOT NULL, sampled_tokens INTEGER NOT NULL, trained_tokens INTEGER NOT NULL, seconds REAL NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS changes (         -- of settings, since the job began
+  only INTEGER PRIMARY KEY CHECK (only = 1), told TEXT NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY AUTOINCREMENT, line BLOB NOT NULL) STRICT;
 """
 
@@ -89,14 +106,14 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.on_change: Callable[[], None] = lambda: None
-        self.db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
-        self.db.row_factory = sqlite3.Row
-        self.db.execute("PRAGMA journal_mode = WAL")
-        self.db.execute("PRAGMA synchronous = FULL")
-        self.db.execute("PRAGMA foreign_keys = ON")
+        self._file = Lasting(path)
         with self.transaction() as db:
             for statement in SCHEMA.split(";\n"):
                 db.execute(statement)
+
+    @property
+    def db(self) -> Database:
+        return self._file.connection
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:
@@ -104,9 +121,12 @@ class Store:
 
         Raises:
             Unwritable: the disk is full or broken.
+            Replaced: somebody has put another file in the store's place.
         """
-        before = self.db.total_changes
+        before = 0
         try:
+            self._file.ensure()
+            before = self.db.total_changes
             self.db.execute("BEGIN IMMEDIATE")
             try:
                 yield self.db
@@ -126,12 +146,18 @@ class Store:
         """A consistent copy, from any thread. Replaces what is there."""
         part = path.with_suffix(".part")
         part.unlink(missing_ok=True)
-        source = sqlite3.connect(self.path)
+        source = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=rw", uri=True)  # a plain one would make a file that was deleted
         try:
             source.execute("VACUUM INTO ?", (str(part),))
         finally:
             source.close()
         part.replace(path)
+
+    def copy_beside(self, checkpoints: Path, checkpoint: str) -> None:
+        """Into a checkpoint's folder, from any thread; nothing where there is no such folder, or a name that leads out of `checkpoints`."""
+        folder = (checkpoints / checkpoint).resolve()
+        if checkpoint and folder.is_dir() and folder.is_relative_to(checkpoints.resolve()):
+            self.copy_to(folder / "conductor.db")
 
     def close(self) -> None:
         self.db.close()

@@ -6,7 +6,7 @@ from tidemill.policy.tide import Tide as PolicyTide
 from tidemill.telemetry.events import TideRead
 from tidemill.wire.cell import Role
 from tidemill.wire.conductor import JobPhase, Tide
-from tidemill_rollout.conductor import bursts, executions, groups, job, steps
+from tidemill_rollout.conductor import bursts, executions, groups, job, outlook, steps
 from tidemill_rollout.conductor.cells import Cell
 from tidemill_rollout.conductor.conditions import Conditions
 from tidemill_rollout.conductor.settings import Settings
@@ -16,26 +16,24 @@ from tidemill_rollout.conductor.store import Database
 def for_rules(db: Database, settings: Settings, cells: tuple[Cell, ...], about_to_dispatch: int = 0) -> PolicyTide:
     """`about_to_dispatch` executions are counted as dispatched."""
     counts = executions.counts(db)
-    burst = bursts.current(db)
-    steps_due = burst.first_step + burst.steps - bursts.committed_steps(db) if burst else 0
     return PolicyTide(
         dispatched=counts.dispatched + about_to_dispatch,
         terminated=counts.terminated,
         cells=tuple(c.view() for c in cells if not c.standalone),
-        standalone_capacity=sum(c.capacity for c in cells if c.standalone and c.usable),
+        standalone_capacity=sum(c.capacity for c in cells if c.standalone and c.usable and not c.late),
         ready_groups=groups.ready(db),
-        groups_due=steps_due * settings.plan.groups_per_step,
+        groups_due=bursts.groups_due(db, settings),
     )
 
 
-def for_all(db: Database, settings: Settings, cells: tuple[Cell, ...], conditions: Conditions, controller: str, sequence: int) -> Tide:
+def for_all(db: Database, settings: Settings, cells: tuple[Cell, ...], conditions: Conditions, controller: str, sequence: int, now: float) -> Tide:
     counts = executions.counts(db)
     burst = bursts.current(db)
     version = bursts.published(db)
     core = next(c for c in cells if c.is_core)
     _, _, mean_score = steps.last_committed(db)
     (term,) = db.execute("SELECT term FROM job").fetchone()
-    _, reason = job.phase(db)
+    phase, reason = job.phase(db)
     return Tide(
         sequence=sequence,
         job=settings.job,
@@ -57,6 +55,10 @@ def for_all(db: Database, settings: Settings, cells: tuple[Cell, ...], condition
         weights_digest=version.digest if version else "",
         mean_score=mean_score,
         condition=reason or conditions.text,
+        groups_due=bursts.groups_due(db, settings),
+        ended="" if phase == "Running" else reason or f"all {settings.plan.steps} steps are trained",
+        extensions=tuple(sorted(settings.extensions)),
+        outlook=outlook.read(db, settings, cells, now),
     )
 
 
@@ -68,7 +70,7 @@ def event(db: Database, cells: tuple[Cell, ...], now: float) -> TideRead:
         dispatched=counts.dispatched,
         started=counts.started,
         terminated=counts.terminated,
-        rollout_capacity=sum(c.capacity for c in cells if c.usable and c.role is Role.ROLLOUT),
+        rollout_capacity=sum(c.capacity for c in cells if c.usable and not c.late and c.role is Role.ROLLOUT),
         ready_groups=groups.ready(db),
         step=bursts.committed_steps(db),
         burst=burst.number if burst else 0,

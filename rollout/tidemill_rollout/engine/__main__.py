@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 from tidemill.telemetry import logs
-from tidemill.wire.http import TOKEN_VARIABLE
+from tidemill.wire import trust
 from tidemill_rollout.engine.environment import environment
 from tidemill_rollout.engine.sizing import BYTES_OF_DTYPE, kv_bytes
+from tidemill_rollout.engine.span import Span
 from tidemill_rollout.model.folder import ModelError, check
 
 
@@ -20,19 +21,17 @@ def main() -> int:
     given = _arguments()
     logs.start("engine", cell=given.cell)
     log = logs.Log(__name__)
-    if not os.environ.get(TOKEN_VARIABLE):
-        log.error(f"{TOKEN_VARIABLE} is not set; the engine takes the job's token from it")
-        return 2
     try:
+        trust.from_environment()
         config = check(given.model)
         listener = _listen(given.port)
-    except (ModelError, OSError) as problem:
+    except (trust.NoCredential, ModelError, OSError) as problem:
         log.error(str(problem))
         return 2
     os.register_at_fork(after_in_child=listener.close)  # the port is this process's alone: an engine core that is slow to die must not hold it
     os.environ.update(environment(given.threads))
 
-    from tidemill_rollout.engine import plugin, server  # imports vllm, which reads the environment
+    from tidemill_rollout.engine import part, plugin, server  # imports vllm, which reads the environment
 
     plugin.register()
     settings = server.Settings(
@@ -43,7 +42,10 @@ def main() -> int:
         dtype=given.dtype,
         max_executions=given.max_executions,
         kv_bytes=kv_bytes(config, given.dtype, given.max_executions, given.max_length),
+        span=Span(given.tensor, given.rank, given.ranks, given.leader),
     )
+    if given.rank:
+        return part.serve(settings, listener)
     return asyncio.run(server.serve(settings, listener))
 
 
@@ -55,6 +57,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, required=True, help="longest context in tokens")
     parser.add_argument("--dtype", choices=sorted(BYTES_OF_DTYPE), required=True)
     parser.add_argument("--max-executions", type=int, required=True, help="executions served at once: sizes the key-value cache")
+    parser.add_argument("--tensor", type=int, default=1, help="tensor-parallel ranks of the engine (default: %(default)s)")
+    parser.add_argument("--rank", type=int, default=0, help="which of the engine's nodes this is; rank 0 serves (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, default=1, help="nodes of the engine (default: %(default)s)")
+    parser.add_argument("--leader", default="127.0.0.1", help="address of rank 0")
     parser.add_argument(
         "--threads",
         type=int,

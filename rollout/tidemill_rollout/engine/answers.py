@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import os
 from typing import Any
 
 import msgspec
@@ -12,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemill.wire.http import TOKEN_VARIABLE, Problem
+from tidemill.wire import trust
+from tidemill.wire.http import Problem
 
 PUBLIC_PATHS = ("/health", "/metrics")
 
@@ -34,16 +33,15 @@ def refusal(status: int, reason: str) -> Response:
 
 
 class Guard:
-    """ASGI middleware (`--middleware`): every path but `PUBLIC_PATHS` asks for the job's token. vLLM's own covers only some of its routes."""
+    """ASGI middleware (`--middleware`): every path but `PUBLIC_PATHS` is for the job's processes. vLLM's own covers only some of its routes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._wanted = f"Bearer {os.environ[TOKEN_VARIABLE]}".encode()
+        self._trusted = trust.from_environment()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket") and scope["path"] not in PUBLIC_PATHS:
-            given = Headers(scope=scope).get("authorization", "").encode()
-            if not hmac.compare_digest(given, self._wanted):
-                await refusal(401, f"{scope['path']}: missing or wrong bearer token")(scope, receive, send)
-                return
+        guarded = scope["type"] in ("http", "websocket") and scope["path"] not in PUBLIC_PATHS
+        if guarded and (reason := self._trusted.refusal(Headers(scope=scope).get("authorization", ""))):
+            await refusal(401, f"{scope['path']}: {reason}")(scope, receive, send)
+            return
         await self._app(scope, receive, send)

@@ -36,6 +36,7 @@ from tidemill_rollout.engine.answers import read, refusal, reply
 from tidemill_rollout.engine.control import Control
 from tidemill_rollout.engine.generate import PATH, GenerateRoute
 from tidemill_rollout.engine.sizing import BLOCK_TOKENS
+from tidemill_rollout.engine.span import Span
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -58,6 +59,7 @@ class Settings:
     dtype: str
     max_executions: int
     kv_bytes: int
+    span: Span
 
 
 class Engine(AsyncLLM):
@@ -125,7 +127,7 @@ def vllm_arguments(settings: Settings, on_cpu: bool) -> Namespace:
         "--middleware": "tidemill_rollout.engine.answers.Guard",
         "--worker-extension-cls": "tidemill_rollout.engine.worker.PolicyWeights",
     }
-    switches = ["--enable-prefix-caching", "--disable-fastapi-docs"]
+    switches = ["--enable-prefix-caching", "--disable-fastapi-docs", *settings.span.arguments]
     if on_cpu:
         given |= {
             "--kv-cache-memory-bytes": str(settings.kv_bytes),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import sqlite3
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from tidemill.api import InvalidManifest, load_rljob
 from tidemill.telemetry import logs
-from tidemill.wire.http import TOKEN_VARIABLE
+from tidemill.wire.trust import NoCredential, from_environment
 from tidemill_rollout.gateway.process import Settings, running
 from tidemill_rollout.gateway.render import Renderer
 from tidemill_rollout.gateway.template import BrokenModelFolder
@@ -23,11 +22,8 @@ log = logs.Log(__name__)
 def main() -> int:
     arguments = _arguments()
     logs.start("gateway")
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    if not token:
-        log.error("no token", reason=f"set {TOKEN_VARIABLE} to the job's bearer token")
-        return 2
     try:
+        credential = from_environment()
         job = load_rljob(arguments.manifest)
         logs.start("gateway", job=job.metadata.name)
         spec = job.spec
@@ -38,12 +34,12 @@ def main() -> int:
             port=arguments.port,
             socket=arguments.socket,
             conductor_url=arguments.conductor_url,
-            token=token,
+            credential=credential,
             max_length=spec.model.max_length,
             call_seconds=spec.timeouts.call_seconds,
         )
         return asyncio.run(_serve(settings, renderer))
-    except (InvalidManifest, BrokenModelFolder, OSError, sqlite3.Error) as cause:
+    except (NoCredential, InvalidManifest, BrokenModelFolder, OSError, sqlite3.Error) as cause:
         log.error("the gateway can not start", reason=str(cause), workdir=str(arguments.workdir), port=arguments.port, socket=str(arguments.socket))
         return 2
 
@@ -67,7 +63,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tidemill_rollout.gateway", description=__doc__)
     parser.add_argument("--manifest", type=Path, required=True, help="the job")
     parser.add_argument("--workdir", type=Path, required=True, help="where the journal lies")
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 in a pod (default: %(default)s)")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--socket", type=Path, help="Unix socket for sandboxes")
     parser.add_argument("--conductor-url", required=True)

@@ -176,7 +176,7 @@ class Gateway:
         execution = self._executions.get(name)
         if execution is None or execution.closed:
             raise Fault(404, f"execution {name} is not open: it has ended, or the base URL is wrong")
-        if not hmac.compare_digest(key.encode(), execution.opened.key.encode()):
+        if not hmac.compare_digest(key.encode(errors="surrogateescape"), execution.opened.key.encode()):  # a header may hold any bytes
             raise Fault(401, f"this key is not that of execution {name}")
         if self._clock() > execution.opened.deadline:
             raise Fault(403, f"execution {name}: its time is over")
@@ -184,6 +184,8 @@ class Gateway:
 
     def call(self, execution: Execution, ask: Ask) -> Call:
         """The call that answers this request: the one that is under way or undelivered where this is a retry, else a new one. Raises `Fault`."""
+        if not execution.opened.model:
+            raise Fault(403, f"execution {execution.opened.execution}: has no model")
         request = request_digest(ask)
         known = execution.calls.get(request)
         if known is not None:
@@ -223,8 +225,9 @@ class Gateway:
         """Render, sample, read, journal; then the harness may know."""
         execution = call.execution
         started = self._clock()
+        call_seconds = execution.opened.call_seconds or self._call_seconds
         try:
-            async with asyncio.timeout(self._call_seconds):
+            async with asyncio.timeout(call_seconds):
                 place = execution.history.place(ask.messages, ask.tools)
                 parent, context, prompt = await self._prompt(execution, place, ask)
                 call.prompt_tokens = len(prompt)
@@ -236,7 +239,7 @@ class Gateway:
                 sampling = msgspec.structs.replace(sampling, max_tokens=wanted, stop=sampling.stop + ask.stop)
                 generation = await self._generator.sample(call.turn, prompt, sampling, (execution.cell,))
         except TimeoutError as cause:
-            raise Fault(503, f"no answer within {self._call_seconds:g} s", retry_after=5) from cause
+            raise Fault(503, f"no answer within {call_seconds:g} s", retry_after=5) from cause
         call.sampling = False
         execution.cell = generation.cell
         answer = self._read(call.turn, generation, ask, sampling.stop)

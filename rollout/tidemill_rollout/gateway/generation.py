@@ -14,6 +14,7 @@ from tidemill.telemetry.logs import Log
 from tidemill.trajectory.records import Piece
 from tidemill.wire.engine import EngineClient, Generate, Sampling
 from tidemill.wire.http import Refused, Rejected, Unreachable
+from tidemill.wire.trust import Credential
 from tidemill_rollout.gateway.conversation import Fault
 from tidemill_rollout.gateway.routing import Lease, Routes
 
@@ -66,14 +67,14 @@ class Generator:
         self,
         routes: Routes,
         session: aiohttp.ClientSession,
-        token: str,
+        caller: Credential | str,
         end_ids: frozenset[int],
         text: Callable[[list[int]], str],
         idle_seconds: float,
     ) -> None:
         self._routes = routes
         self._session = session
-        self._token = token
+        self._caller = caller
         self._end_ids = end_ids
         self._text = text
         self._idle_seconds = idle_seconds
@@ -128,7 +129,7 @@ class Generator:
         piece = _Growing(route.cell)
         left = msgspec.structs.replace(sampling, max_tokens=sampling.max_tokens - len(before), stop=())
         request = Generate(request_id, (*generation.prompt, *before), left, route.epoch)
-        engine = EngineClient(route.url, self._token, self._session)
+        engine = EngineClient(route.url, self._caller, self._session)
         try:
             async with aclosing(engine.generate(request, self._idle_seconds)) as runs:
                 async for run in runs:

@@ -15,6 +15,7 @@ import msgspec
 from tidemill.telemetry.logs import Log
 from tidemill.wire.gateway import OpenExecution, Route
 from tidemill_rollout.gateway.turns import Kept
+from tidemill_rollout.lasting import Lasting
 
 RETRY_SECONDS = 1.0
 
@@ -65,10 +66,12 @@ class Journal:
         self._queue: asyncio.Queue[_Write] = asyncio.Queue()
         self.condition = ""
         """Why nothing can be written now, for people; "" when all is well."""
-        self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self.connection.execute("PRAGMA journal_mode = WAL")
-        self.connection.execute("PRAGMA synchronous = FULL")
+        self._file = Lasting(path, any_thread=True)
         self.connection.executescript(_SCHEMA)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        return self._file.connection
 
     def replay(self) -> Replay:
         rows = self.connection.execute
@@ -158,6 +161,7 @@ class Journal:
         self._queue.put_nowait(_Write(statements))
 
     def _commit(self, batch: list[_Write]) -> None:
+        self._file.ensure()
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             for write in batch:

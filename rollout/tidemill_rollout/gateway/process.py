@@ -12,12 +12,14 @@ import aiohttp
 from aiohttp import web
 
 from tidemill.wire.conductor import ConductorClient
+from tidemill.wire.trust import Credential
 from tidemill_rollout.gateway.delivery import Delivery
 from tidemill_rollout.gateway.executions import Gateway
 from tidemill_rollout.gateway.generation import Generator
 from tidemill_rollout.gateway.journal import Journal
 from tidemill_rollout.gateway.render import Renderer
 from tidemill_rollout.gateway.routing import Routes
+from tidemill_rollout.gateway.sandboxes import SandboxFiles
 from tidemill_rollout.gateway.server import PULSE_SECONDS, HarnessSide, full_application, sandbox_application
 
 
@@ -28,7 +30,7 @@ class Settings:
     port: int
     socket: Path | None
     conductor_url: str
-    token: str
+    credential: Credential | str
     max_length: int
     call_seconds: float
     pulse_seconds: float = PULSE_SECONDS
@@ -51,15 +53,16 @@ async def running(settings: Settings, renderer: Renderer) -> AsyncIterator[Runni
     runners: list[web.AppRunner] = []
     # One connection a live call: neither the number of all nor that to one cell is limited here.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        conductor = ConductorClient(settings.conductor_url, settings.token, session)
+        conductor = ConductorClient(settings.conductor_url, settings.credential, session)
         delivery = Delivery(conductor, journal.acknowledged)
         routes = Routes()
-        generator = Generator(routes, session, settings.token, renderer.end_ids, renderer.text, idle_seconds=settings.call_seconds / 2)
+        generator = Generator(routes, session, settings.credential, renderer.end_ids, renderer.text, idle_seconds=settings.call_seconds / 2)
         gateway = Gateway(renderer, generator, routes, journal, delivery, max_length=settings.max_length, call_seconds=settings.call_seconds)
         try:
             gateway.replay()
-            harnesses = HarnessSide(gateway, settings.pulse_seconds)
-            tcp = await _started(runners, full_application(gateway, harnesses, settings.token))
+            files = SandboxFiles(settings.conductor_url, settings.credential, session)
+            harnesses = HarnessSide(gateway, settings.pulse_seconds, files)
+            tcp = await _started(runners, full_application(gateway, harnesses, settings.credential))
             site = web.TCPSite(tcp, settings.host, settings.port)
             await site.start()
             if settings.socket is not None:

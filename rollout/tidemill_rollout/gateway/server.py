@@ -14,8 +14,10 @@ from tidemill.telemetry.logs import Log
 from tidemill.wire.gateway import Drain, OpenExecution, Route
 from tidemill.wire.http import Rejected, application, read, reply
 from tidemill.wire.trainer import Nothing
+from tidemill.wire.trust import Credential
 from tidemill_rollout.gateway.conversation import Answer, Ask, Fault
 from tidemill_rollout.gateway.executions import Call, Gateway
+from tidemill_rollout.gateway.sandboxes import ROUTES, Files
 from tidemill_rollout.gateway.wires import chat, messages
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -53,9 +55,10 @@ _MESSAGES = Wire(messages.parse, messages.error, messages.Reply)
 class HarnessSide:
     """What a sandbox can reach."""
 
-    def __init__(self, gateway: Gateway, pulse_seconds: float = PULSE_SECONDS) -> None:
+    def __init__(self, gateway: Gateway, pulse_seconds: float = PULSE_SECONDS, files: Files | None = None) -> None:
         self._gateway = gateway
         self._pulse_seconds = pulse_seconds
+        self._files = files
 
     def application(self) -> web.Application:
         """Everything under `/x`. A new one each time: aiohttp lets an application have one parent only."""
@@ -69,6 +72,9 @@ class HarnessSide:
         if request.method == "HEAD":  # Claude Code asks `HEAD {base}/api/hello` before anything else, without a key
             return web.Response()
         try:
+            if self._files is not None and (request.method, request.match_info["tail"]) in ROUTES:
+                opened = self._gateway.admit(request.match_info["execution"], _key(request)).opened
+                return await self._files.pass_on(request, opened, request.match_info["tail"])
             match request.method, tail:
                 case "POST", "chat/completions" | "messages":
                     return await self._converse(request, wire)
@@ -84,7 +90,10 @@ class HarnessSide:
     async def _converse(self, request: web.Request, wire: Wire) -> web.StreamResponse:
         execution = self._gateway.admit(request.match_info["execution"], _key(request))
         ask = wire.parse(await _body(request), request.headers)
-        call = self._gateway.call(execution, ask)
+        try:
+            call = self._gateway.call(execution, ask)
+        except RecursionError as cause:  # just shallow enough to be read, too deep to be written again
+            raise Fault(400, "the request is nested too deep") from cause
         settled = await self._settles(call)
         answer = _result(call) if settled else None
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"} if ask.stream else {})
@@ -148,7 +157,7 @@ def sandbox_application(harnesses: HarnessSide) -> web.Application:
     return app
 
 
-def full_application(gateway: Gateway, harnesses: HarnessSide, token: str) -> web.Application:
+def full_application(gateway: Gateway, harnesses: HarnessSide, trust: Credential | str) -> web.Application:
     """What the TCP port serves."""
 
     async def open_execution(request: web.Request) -> web.Response:
@@ -191,7 +200,7 @@ def full_application(gateway: Gateway, harnesses: HarnessSide, token: str) -> we
         }
         return web.Response(text="".join(f"tidemill_gateway_{name} {value}\n" for name, value in counted.items()))
 
-    internal = application(token)
+    internal = application(trust)
     internal.router.add_put("/executions/{execution}", open_execution)
     internal.router.add_post("/executions/{execution}/close", close_execution)
     internal.router.add_put("/routes/{cell}", put_route)

@@ -108,7 +108,7 @@ def _take(pattern: re.Pattern[str], text: str, call: Any) -> tuple[str, tuple[tu
 def _tagged(body: str) -> tuple[str, str] | None:
     try:
         call = msgspec.json.decode(body, type=_TaggedCall)
-    except (msgspec.MsgspecError, UnicodeEncodeError):
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return None
     arguments = bytes(call.arguments).decode()
     return (call.name, arguments) if call.name and _is_object(arguments) else None
@@ -125,7 +125,7 @@ def _fenced(name: str, body: str, plain: dict[str, str]) -> tuple[str, str] | No
 def _is_object(text: str) -> bool:
     try:
         msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeEncodeError):
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return False
     return True
 

@@ -6,7 +6,9 @@ evaluation/{work,logs,output.log} and evaluation.json, its score. Once it is sco
 
 from __future__ import annotations
 
+import asyncio
 import re
+import stat
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +17,7 @@ import msgspec
 
 from tidemill.api.model import amount
 from tidemill.api.rljob import RLJob
+from tidemill.telemetry.logs import Log
 from tidemill_rollout.harness import presets
 from tidemill_rollout.sandbox import tree
 from tidemill_rollout.sandbox.process import Limits, ProcessSandbox
@@ -26,6 +29,8 @@ __all__ = ["Evaluation", "EvaluatorFailed", "HarnessEnd", "LocalExecutions"]
 
 KEEP_BYTES = 2**20
 """Of a finished attempt's work and logs, each: more than that is removed, so that a long job does not fill the disk."""
+
+log = Log(__name__)
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -75,6 +80,8 @@ class LocalExecutions:
             seconds=min(deadline_seconds, task.agent_seconds),
             address=address,
         )
+        for part in ("logs", "work"):  # an ordinary user's program may have taken our rights as well
+            tree.open_up(folder / part)
         return HarnessEnd(ended.exit_code, ended.timed_out, ended.seconds, ended.tail, ended.stopped)
 
     async def evaluate(self, execution: str, attempt: int, task: Task) -> Evaluation:
@@ -97,12 +104,15 @@ class LocalExecutions:
         return evaluation
 
     async def discard(self, execution: str, attempt: int) -> None:
-        """Nobody will evaluate this attempt (again): remove what is large of it. Also for executions that are dropped."""
+        """Nobody will evaluate this attempt (again): remove what is large of it. Also for executions that are dropped. Best effort."""
         folder = self._attempt(execution, attempt)
-        await tree.remove(folder / "evaluation" / "work")
-        for part in ("work", "logs", "evaluation/logs", "unsafe", "evaluation/unsafe"):
-            if (folder / part).is_dir() and tree.measure(folder / part, KEEP_BYTES) > KEEP_BYTES:
-                await tree.remove(folder / part)
+        for part in ("evaluation/work", "work", "logs", "evaluation/logs", "unsafe", "evaluation/unsafe"):
+            try:
+                small = part != "evaluation/work" and await asyncio.to_thread(tree.measure, folder / part, KEEP_BYTES) <= KEEP_BYTES
+                if not small:
+                    await tree.remove(folder / part)
+            except (tree.TreeError, OSError) as problem:
+                log.warning("not removed", execution=execution, attempt=attempt, part=part, reason=str(problem))
 
     async def stop_all(self) -> None:
         """Kill every harness and evaluator and start no more. A `run` returns with `stopped`, an `evaluate` raises `EvaluatorFailed`."""
@@ -115,10 +125,12 @@ class LocalExecutions:
 
 
 async def _lay_out(task: Task, work: Path) -> None:
-    """The task's files, but for what only describes an image."""
+    """The task's files, but for what only describes an image. `environment` may be a link: the work is always a folder of its own."""
     if task.files.is_dir():
-        await tree.copy(task.files, work)
-        for name in BUILD_FILES:
-            (work / name).unlink(missing_ok=True)
+        await tree.copy(task.files.resolve(), work)
+        work.chmod(work.stat().st_mode | stat.S_IRWXU)
+        for path in (work / name for name in BUILD_FILES):
+            if path.is_symlink() or path.is_file():  # a folder of such a name describes no image
+                path.unlink()
     else:
         work.mkdir()

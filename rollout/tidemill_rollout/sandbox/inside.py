@@ -16,6 +16,9 @@ import sys
 import threading
 import time
 
+VARIABLES = "TIDEMILL_VARIABLES"
+"""Environment variable with those of the program, as JSON: they are set here, and nowhere on the way."""
+
 PATIENCE_SECONDS = 60.0
 """How long a connection waits for a gateway that is restarting."""
 
@@ -109,6 +112,7 @@ def _end(*_: object) -> None:
 
 def main() -> int:
     settings = json.loads(sys.argv[1])
+    variables = json.loads(os.environ.pop(VARIABLES))
     if settings["sweep"]:
         import ctypes
 
@@ -118,10 +122,12 @@ def main() -> int:
     if settings["socket"]:
         forward(settings["port"], settings["socket"])
     command = sys.argv[2:]
+    os.environ["PATH"] = variables["PATH"]  # where the program is looked for
+    variables.setdefault("PWD", os.getcwd())
     try:
-        pid = os.posix_spawnp(command[0], command, os.environ, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))  # Python ignores these two
-    except OSError as problem:
-        print(f"sandbox: cannot start {command[0]}: {problem.strerror}", file=sys.stderr)
+        pid = os.posix_spawnp(command[0], command, variables, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))  # Python ignores these two
+    except (OSError, ValueError) as problem:
+        print(f"sandbox: cannot start {command[0]}: {problem.strerror if isinstance(problem, OSError) else problem}", file=sys.stderr)
         return 127
     _, status = os.waitpid(pid, 0)
     if settings["sweep"]:

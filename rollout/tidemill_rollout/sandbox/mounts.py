@@ -57,7 +57,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class Exposed(Exception):
-    """A folder that was to be shown inside holds the user's files."""
+    """A folder that was to be shown inside holds the user's files, or leads to them."""
 
 
 def system() -> tuple[Mount, ...]:
@@ -89,9 +89,13 @@ def jail(
     (the job's own, the user's home) are never shown, not even as part of something that is.
 
     Raises:
-        Exposed: a program's folder holds a hidden one, so showing it would show that.
+        Exposed: a program's folder holds a hidden one, so showing it would show that; or `work`, `logs` or one of `files` is a link: whoever
+            wrote there last would choose what of this machine the next jail shows.
     """
     hidden = tuple(hidden)
+    for source in (work, logs, *files.values()):
+        if source.is_symlink():
+            raise Exposed(f"sandbox: {source} is a link, it cannot be shown in a jail")
     mounts = [*system(), Mount(Kind.MEMORY, "/tmp", nbytes=memory_bytes)]  # before the programs: they may lie below it outside
     for folder in outermost(programs):
         holds = next((secret for secret in hidden if secret == folder or folder in secret.parents), None)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from tidemill.local.parent import die_with_parent
 from tidemill.telemetry.logs import Log
-from tidemill_rollout.sandbox import bubblewrap, cgroup, doorway, inside, mounts, namespaces, tree
+from tidemill_rollout.sandbox import bubblewrap, cgroup, doorway, exposed, inside, mounts, namespaces, tree
 
 log = Log(__name__)
 
@@ -80,18 +81,22 @@ class Ended:
 class _Running:
     """One jail while it lives."""
 
-    def __init__(self, process: asyncio.subprocess.Process, status: int, unsafe: bool) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, status: int, mark: str) -> None:
         self.process = process
         self.stopped = ""
         self._status = status
-        self._unsafe = unsafe
+        self._mark = mark
         self._first: int | None = None
 
     async def kill(self) -> None:
         """Kill everything inside; on return all of it is dead."""
-        if self.process.returncode is not None:
-            return
-        if self._unsafe:
+        if self.process.returncode is None:
+            await self._end()
+        if self._mark:  # the program may have killed `inside.py` first, and nothing ends what it left behind
+            await asyncio.to_thread(exposed.sweep, self._mark, self.process.pid)
+
+    async def _end(self) -> None:
+        if self._mark:
             self.process.terminate()  # `inside.py` kills its descendants
         elif (first := await self._process_one()) is not None:
             with contextlib.suppress(ProcessLookupError):  # the kernel kills all others with it, and only then lets its parent know
@@ -128,6 +133,10 @@ class ProcessSandbox:
         self._door: asyncio.Task[None] | None = None
         self._checked = False
         self._stopped = False
+
+    @property
+    def unsafe(self) -> bool:
+        return self._unsafe
 
     def check(self, programs: Iterable[Path] = ()) -> None:
         """Prepare, and find a way to make jails by making one that shows `programs`.
@@ -172,12 +181,13 @@ class ProcessSandbox:
         group = self._groups.make(self._limits.memory_bytes, self._limits.processes) if self._groups else None
         status, status_end = os.pipe()
         os.set_blocking(status, False)
+        mark = secrets.token_hex(16) if self._unsafe else ""
         try:
-            starting = asyncio.create_task(self._start(launch, work, logs, address, seconds, group, status_end))
+            starting = asyncio.create_task(self._start(launch, work, logs, address, seconds, group, status_end, mark))
             try:
-                running = _Running(await asyncio.shield(starting), status, self._unsafe)
+                running = _Running(await asyncio.shield(starting), status, mark)
             except asyncio.CancelledError:  # by then the process may be there, and nobody else knows of it
-                await _Running(await starting, status, self._unsafe).kill()
+                await _Running(await starting, status, mark).kill()
                 raise
             finally:
                 os.close(status_end)
@@ -236,7 +246,7 @@ class ProcessSandbox:
                 return reason
 
     async def _start(
-        self, launch: Launch, work: Path, logs: Path, address: str, seconds: float, group: cgroup.Group | None, status_end: int
+        self, launch: Launch, work: Path, logs: Path, address: str, seconds: float, group: cgroup.Group | None, status_end: int, mark: str
     ) -> asyncio.subprocess.Process:
         settings = {
             "limits": {
@@ -244,7 +254,7 @@ class ProcessSandbox:
                 "NOFILE": self._limits.open_files,
                 "NPROC": self._limits.processes,  # counts inside the jail's user namespace only; no effect where the job runs as root
                 "FSIZE": self._limits.disk_bytes,
-                "CPU": int(seconds) + 60,
+                "CPU": int(min(seconds, 1e9)) + 60,
             },
             "port": int(address.rsplit(":", 1)[1]) if address else 0,
             "socket": f"{mounts.RUN}/gateway.sock" if address else "",
@@ -261,15 +271,18 @@ class ProcessSandbox:
         words = [interpreter(), "-I", "-S", f"{mounts.RUN}/inside.py", json.dumps(settings), *launch.command]
         if self._unsafe:
             words, environment = self._exposed(words, environment, launch, work, logs)
+            environment[exposed.MARK] = mark
         else:
             words = self._jail(words, launch, work, logs, status_end)
+        # Only what runs inside gets the variables: LD_PRELOAD and others would act on what makes the jail, outside of it.
+        outside = {"PATH": os.defpath, inside.VARIABLES: json.dumps(environment)}
         if group is not None:
-            environment["TIDEMILL_DOORS"] = " ".join(group.doors)
+            outside["TIDEMILL_DOORS"] = " ".join(group.doors)
             words = ["/bin/sh", "-c", _ENTER, "sh", *words]
         return await asyncio.create_subprocess_exec(
             *words,
             cwd=work if self._unsafe else "/",
-            env=environment,
+            env=outside,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

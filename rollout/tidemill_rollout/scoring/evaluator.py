@@ -26,19 +26,23 @@ class Evaluation:
 async def evaluate(sandbox: ProcessSandbox, task: Task, work: Path, logs: Path, folder: Path) -> Evaluation:
     """Score `work`. `logs` are the harness's, which tests may read; `folder` is made anew and takes the copy, the tests' logs and their output.
 
+    Work that the harness left in a shape that cannot be copied is worth nothing: it is a zero, or a policy could have its bad scores dropped.
+
     Raises:
-        EvaluatorFailed: the tests ran out of time, broke a limit or wrote no valid reward.
+        EvaluatorFailed: the tests ran out of time, broke a limit or wrote no valid reward; or this machine could not copy the work.
     """
     try:
         await tree.remove(folder)
         (folder / "logs" / "verifier").mkdir(parents=True)
-        await tree.copy(work, folder / "work")
+        unusable = await _copy(work, folder / "work", sandbox.unsafe)
     except (tree.TreeError, OSError) as problem:
         raise EvaluatorFailed(f"task {task.name}: the work could not be copied: {problem}") from problem
+    if unusable:
+        return Evaluation(0.0, f"the work cannot be evaluated: {unusable}", 0.0)
     launch = Launch(
         command=("bash", f"{TESTS}/test.sh"),
         environment=dict((*task.environment, *task.verifier_environment)),
-        files={TESTS: task.tests, **{f"{LOGS}/{name}": logs / name for name in ("agent", "artifacts")}},
+        files={TESTS: task.tests.resolve(), **_logs(logs, folder / "nothing")},
     )
     output = folder / "output.log"
     ended = await sandbox.run(launch, work=folder / "work", logs=folder / "logs", output=output, seconds=task.verifier_seconds)
@@ -52,3 +56,26 @@ async def evaluate(sandbox: ProcessSandbox, task: Task, work: Path, logs: Path, 
             f"task {task.name}: tests ended with exit code {ended.exit_code}: {problem}; their output ends with {ended.tail[-300:]!r}"
         ) from problem
     return Evaluation(score, f"tests ended with exit code {ended.exit_code}", ended.seconds)
+
+
+async def _copy(work: Path, target: Path, removable: bool) -> str:
+    """What is wrong with the work, or empty. Raises `TreeError` where this machine is to blame. `removable`: the harness could remove the folder."""
+    if removable and not tree.is_folder(work):
+        return "the harness removed its work folder"
+    try:
+        await tree.copy(work, target, ours=True)
+    except tree.TreeError as problem:
+        if problem.by_itself:
+            return str(problem)
+        raise
+    return ""
+
+
+def _logs(logs: Path, nothing: Path) -> dict[str, Path]:
+    """Where in the tests' jail, and what of the harness's logs is shown there: only what is a folder still, never what a link leads to."""
+    nothing.mkdir()
+    shown = {}
+    for name in ("agent", "artifacts"):
+        tree.open_up(logs / name)
+        shown[f"{LOGS}/{name}"] = logs / name if tree.is_folder(logs / name) else nothing
+    return shown

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 VERIFIER_SECONDS = 600.0  # Harbor's default; an agent has none
+LONGEST_SECONDS = 1e7
 _CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$\{\w+(:-(?P<default>[^}]*))?\}")
 
 
@@ -33,6 +35,7 @@ class Task:
     verifier_seconds: float = VERIFIER_SECONDS
     environment: tuple[tuple[str, str], ...] = ()  # variables the harness and the tests see
     verifier_environment: tuple[tuple[str, str], ...] = ()  # variables only the tests see
+    image: str = ""  # of its pods; one machine runs every task on its own programs
 
     @property
     def files(self) -> Path:
@@ -80,6 +83,8 @@ def load_task(folder: Path) -> Task:
     configuration = _configuration(folder)
     name = _text(folder, configuration, "task", "name") or folder.name
     where = f"task {name} ({folder})"
+    if not name.isprintable():
+        raise TaskError(f"task {name!r} ({folder}): the name has a character that cannot be shown; change [task] name in task.toml")
     if configuration.get("steps"):
         raise TaskError(f"{where}: task.toml has [[steps]]; tasks of several steps are not supported, make it one task")
     if (system := _text(folder, configuration, "environment", "os") or "linux").lower() != "linux":
@@ -98,6 +103,7 @@ def load_task(folder: Path) -> Task:
         verifier_seconds=_seconds(where, configuration, "verifier", VERIFIER_SECONDS),
         environment=_variables(where, configuration, "environment"),
         verifier_environment=_variables(where, configuration, "verifier"),
+        image=_text(folder, configuration, "environment", "docker_image"),
     )
 
 
@@ -133,6 +139,8 @@ def _instruction(folder: Path, where: str) -> str:
     text = "\n".join(lines).strip()
     if not text:
         raise TaskError(f"{where}: instruction.md is empty; write what the agent is to do")
+    if "\0" in text:
+        raise TaskError(f"{where}: instruction.md has a NUL character, which no program can be given; remove it")
     return text
 
 
@@ -152,9 +160,14 @@ def _text(folder: Path, configuration: dict[str, Any], section: str, name: str) 
 
 
 def _seconds(where: str, configuration: dict[str, Any], section: str, default: float) -> float:
-    value = _section(where, configuration, section).get("timeout_sec", default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise TaskError(f"{where}: task.toml: [{section}] timeout_sec is {value!r}, it must be a number of seconds above 0")
+    table = _section(where, configuration, section)
+    if "timeout_sec" not in table:
+        return default
+    value = table["timeout_sec"]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_SECONDS:
+        raise TaskError(
+            f"{where}: task.toml: [{section}] timeout_sec is {value!r}, it must be a number of seconds above 0, at most {LONGEST_SECONDS:g}"
+        )
     return float(value)
 
 
@@ -162,6 +175,13 @@ def _variables(where: str, configuration: dict[str, Any], section: str) -> tuple
     variables = _section(where, configuration, section).get("env", {})
     if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
         raise TaskError(f"{where}: task.toml: [{section}.env] must be a table of texts")
+    for name, value in variables.items():
+        if not _VARIABLE.fullmatch(name):
+            raise TaskError(
+                f"{where}: task.toml: [{section}.env] {name!r} is no name of a variable; use letters, digits and underscores, no digit first"
+            )
+        if "\0" in value:
+            raise TaskError(f"{where}: task.toml: [{section}.env] {name} has a NUL character, which no program can be given; remove it")
     return tuple((name, _resolved(where, section, name, value)) for name, value in variables.items())
 
 

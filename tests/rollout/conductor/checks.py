@@ -26,7 +26,9 @@ def check(done: World) -> None:
     bursts = -(-how.plan.steps // how.plan.steps_per_burst)
     assert [e.version for e in done.of(VersionPublished)] == list(range(bursts + 1))
     assert [e.phase for e in done.of(JobEnded)] == ["Succeeded"]
-    # The waterlevel never rises inside a burst.
+    # The waterlevel never rises inside a burst, unless groups are dispatched there.
+    if how.refill:
+        return
     readings = done.of(TideRead)
     for before, after in itertools.pairwise(readings):
         if before.burst == after.burst > 0:

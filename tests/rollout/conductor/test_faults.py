@@ -74,6 +74,20 @@ async def test_after_a_restart_every_cell_has_a_role_in_the_timeline_again_also_
         assert roles == {"cell-0": {"Training"}, "cell-1": {"Rollout"}, "cell-2": {"Rollout"}}
 
 
+async def test_a_condition_under_which_the_conductor_was_killed_does_not_hold_for_ever(tmp_path: Path) -> None:
+    async with world(tmp_path, settings()) as job:
+        job.gateway.condition = "the journal's disk is full"
+        await job.until(lambda t: "GatewayReady" in t.condition)
+        while not job.of(ConditionChanged):  # told, and in the file
+            await asyncio.sleep(0.01)
+        await job.kill_conductor()
+        job.gateway.condition = ""
+        await job.start_conductor()
+        await job.to_the_end()
+        told = [e.text for e in job.of(ConditionChanged) if e.kind == "GatewayReady"]
+        assert told == ["the journal's disk is full", ""]
+
+
 async def test_a_clean_stop_can_be_resumed_and_a_finished_job_stays_finished(tmp_path: Path) -> None:
     async with world(tmp_path, settings()) as job:
         await job.until(lambda t: t.step >= 1)
@@ -308,7 +322,7 @@ async def test_a_flip_that_does_not_end_is_given_up_and_the_cell_serves_again(tm
 
 
 async def test_whoever_holds_the_term_decides_flips_until_it_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(controller, "TERM_SECONDS", 4.0)
     async with world(tmp_path, settings()) as job:
         term = await job.client.authority(Authority("operator-a"))
         with pytest.raises(Refused, match="operator-a holds term 1"):
@@ -327,3 +341,53 @@ async def test_whoever_holds_the_term_decides_flips_until_it_runs_out(tmp_path: 
             await job.client.request_grant(GrantRequest("cell-0", Role.ROLLOUT, term.term, tide.sequence))
         await job.to_the_end()  # the term runs out, and the conductor goes on by itself
         check(job)
+
+
+@pytest.mark.parametrize("trouble", [ValueError("embedded null byte"), RecursionError("too deep"), KeyError("\udcff")])
+async def test_what_nobody_has_thought_of_fails_one_execution_and_ends_no_conductor(
+    tmp_path: Path, trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path, settings()) as job:
+
+        def behave(execution: str, attempt: int) -> Ended | None:
+            if execution in ("g1-0", "g3-0") and (execution == "g1-0" or attempt == 1):
+                raise trouble
+            return None
+
+        def score(execution: str, attempt: int) -> float:
+            if execution == "g2-0":
+                raise trouble
+            return float(execution[-1] == "0")
+
+        async def keep(execution: str, attempt: int) -> None:
+            raise trouble
+
+        job.sandboxes.behave, job.sandboxes.score, job.sandboxes.discard = behave, score, keep
+        tide = await job.to_the_end()
+        check(job)
+        assert tide.phase is JobPhase.SUCCEEDED
+        assert {e.execution: e.dropped for e in job.of(ExecutionEnded) if e.dropped} == {"g1-0": "unexpected", "g2-0": "unexpected"}
+        assert job.rows("SELECT id, attempt FROM executions WHERE id IN ('g1-0', 'g2-0', 'g3-0') ORDER BY id") == [
+            ("g1-0", 3),
+            ("g2-0", 1),
+            ("g3-0", 2),
+        ]
+        assert not job.gateway.open
+    told = [record for record in caplog.records if record.message == "an execution met what nobody has thought of"]
+    assert {(record.fields["execution"], record.fields["attempt"]) for record in told} >= {("g1-0", 3), ("g2-0", 1), ("g3-0", 1)}
+    assert all(record.exc_info and record.exc_info[1] is trouble for record in told)
+
+
+async def test_a_store_that_is_deleted_under_a_running_job_is_written_anew_and_loses_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path, settings()) as job:
+        job.sandboxes.gate.clear()
+        await job.until(lambda t: t.started == 8)
+        for name in ("conductor.db", "conductor.db-wal", "conductor.db-shm"):
+            (tmp_path / name).unlink()
+        job.sandboxes.gate.set()
+        await job.until(lambda t: t.step >= 1)
+        await job.kill_conductor()
+        await job.start_conductor()
+        assert (await job.to_the_end()).phase is JobPhase.SUCCEEDED
+        check(job)
+        assert [e.resumed for e in job.of(JobStarted)] == [False, True]

@@ -16,6 +16,7 @@ import yaml
 
 from tests.rollout.conductor.world import free_port
 from tests.rollout.jobs import job, task
+from tests.tidemill.wire.test_trust import EC, STRANGER, identity, signed
 from tidemill.telemetry.events import JobStarted, read_events
 from tidemill.wire.conductor import ConductorClient, JobPhase, Tide
 from tidemill.wire.http import Rejected, Unreachable
@@ -29,10 +30,13 @@ def work_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def conductor(folder: Path, port: int, token: str = "secret", *more: str) -> Iterator[subprocess.Popen[bytes]]:
+def conductor(
+    folder: Path, port: int, token: str = "secret", *more: str, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tidemill_rollout.conductor", "--manifest", str(folder / "job.yaml"), "--workdir", str(folder)]
     command += ["--port", str(port), "--gateway-url", "http://127.0.0.1:1", "--unsafe-sandbox", *more]
-    with (folder / "log").open("ab") as log, subprocess.Popen(command, stderr=log, env={**os.environ, "TIDEMILL_TOKEN": token}) as process:
+    trusted = {"TIDEMILL_TOKEN": token} if environment is None else environment
+    with (folder / "log").open("ab") as log, subprocess.Popen(command, stderr=log, env={**os.environ, **trusted}) as process:
         try:
             yield process
         finally:
@@ -94,6 +98,24 @@ def test_without_a_token_it_does_not_start(tmp_path: Path) -> None:
     folder = work_folder(tmp_path)
     with conductor(folder, free_port(), token="") as process:
         assert "set TIDEMILL_TOKEN" in reason(folder, process)
+
+
+async def test_on_a_cluster_it_answers_tokens_of_the_cluster_on_every_address(tmp_path: Path) -> None:
+    folder, port = work_folder(tmp_path), free_port()
+    identity(folder)
+    environment = {"TIDEMILL_TOKEN_FILE": str(folder / "token"), "TIDEMILL_TRUST": str(folder / "trust.json")}
+    with conductor(folder, port, "", "--host", "0.0.0.0", environment=environment):
+        assert (await tide(port, signed(EC, "second"))).job == "small"
+        with pytest.raises(Rejected, match="nobody who takes part in this job"):
+            await tide(port, signed(sub=STRANGER))
+        with socket.create_connection(("127.0.0.2", port)):
+            pass
+
+
+def test_pods_need_to_be_told_what_a_sandbox_pod_is(tmp_path: Path) -> None:
+    folder = work_folder(tmp_path)
+    with conductor(folder, free_port(), "secret", "--sandboxes", "pods") as process:
+        assert "--sandbox-config is missing" in reason(folder, process)
 
 
 def test_a_task_that_is_trained_and_held_out_is_refused_by_name(tmp_path: Path) -> None:

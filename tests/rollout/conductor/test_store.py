@@ -7,6 +7,7 @@ from tests.rollout.conductor.world import settings
 from tidemill.telemetry.events import ConditionChanged, read_events
 from tidemill_rollout.conductor import events, job
 from tidemill_rollout.conductor.store import Database, Store, Unwritable
+from tidemill_rollout.lasting import Replaced
 
 
 def opened(folder: Path) -> Store:
@@ -114,3 +115,42 @@ def test_events_wait_while_their_file_cannot_be_written(tmp_path: Path) -> None:
         outbox.flush()
     events.Outbox(store, tmp_path / "metrics.jsonl").flush()
     assert texts(tmp_path) == ["kept"]
+
+
+@pytest.mark.parametrize("deleted", [("conductor.db",), ("conductor.db-wal",), ("conductor.db", "conductor.db-wal", "conductor.db-shm")])
+def test_a_store_that_was_deleted_is_written_anew_before_anything_else_is(tmp_path: Path, deleted: tuple[str, ...]) -> None:
+    store = opened(tmp_path)
+    with store.transaction() as db:
+        note(db, "before")
+    for name in deleted:
+        (tmp_path / name).unlink()
+    with store.transaction() as db:
+        note(db, "after")
+    again = Store(tmp_path / "conductor.db")  # the first is never closed
+    assert again.db.execute("SELECT COUNT(*) FROM events").fetchone()[0] == 2
+    assert again.db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def test_a_copy_of_a_deleted_store_makes_no_empty_one_in_its_place(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    (tmp_path / "conductor.db").unlink()
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        store.copy_to(tmp_path / "copy.db")
+    assert not (tmp_path / "conductor.db").exists()
+
+
+def test_a_file_that_took_the_stores_place_is_not_written_over(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    (tmp_path / "other").write_bytes(b"mine")
+    (tmp_path / "other").rename(tmp_path / "conductor.db")
+    with pytest.raises(Replaced, match="another file has taken its place"), store.transaction() as db:
+        note(db, "lost")
+    assert (tmp_path / "conductor.db").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("folder", ["100%", "x#y", "x?mode=memory"])
+def test_a_copy_is_made_whatever_the_folder_is_called(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    store = opened(tmp_path / folder)
+    store.copy_to(tmp_path / "copy.db")
+    assert Store(tmp_path / "copy.db").db.execute("SELECT name FROM job").fetchone()[0] == "tiny"

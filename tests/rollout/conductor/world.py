@@ -25,7 +25,7 @@ from tidemill.policy.decide import Mode
 from tidemill.telemetry.events import AnyEvent, read_events
 from tidemill.trajectory.records import Piece, Turn
 from tidemill.wire.cell import CellKind, CellPhase, CellState, Flip, Role, RoleOrder
-from tidemill.wire.conductor import Applied, ConductorClient, Contribution, JobPhase, LeaseRequest, Published, Tide, Work
+from tidemill.wire.conductor import Applied, ConductorClient, Contribution, JobPhase, LeaseIds, LeaseRequest, Published, Tide, Work
 from tidemill.wire.engine import Sampling
 from tidemill.wire.gateway import Closed, GatewayClient, GatewayState, OpenExecution, Turns
 from tidemill.wire.http import Refused, Unreachable, WireError, application, read, reply, serve
@@ -55,6 +55,7 @@ def settings(**changes: Any) -> Settings:
         capacity=4,
         harness="react",
         sampling=Sampling(max_tokens=16),
+        call_seconds=30.0,
         execution_seconds=60.0,
         group_seconds=120.0,
         drop_at_group_timeout=False,
@@ -94,6 +95,7 @@ class Sandboxes:
     crashes: dict[str, int] = field(default_factory=dict)  # execution -> evaluations that crash
     gate: asyncio.Event = field(default_factory=asyncio.Event)  # harnesses wait for it
     runs: list[tuple[str, int]] = field(default_factory=list)
+    seconds: Callable[[str], float] = lambda execution: 0.002
     deadlines: dict[str, float] = field(default_factory=dict)
     discarded: list[tuple[str, int]] = field(default_factory=list)
     alive: int = 0
@@ -108,7 +110,7 @@ class Sandboxes:
         self.alive += 1
         self.most_alive = max(self.most_alive, self.alive)
         try:
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(self.seconds(execution))
             await self.gate.wait()
             ended = self.behave(execution, attempt)
             if ended is None and self.turns is not None:
@@ -137,6 +139,7 @@ class Gateway:
         self._conductor = conductor
         self._journal: dict[tuple[str, int], Turns] = {}
         self.open: dict[str, int] = {}
+        self.call_seconds: set[float] = set()  # of all executions that were opened
         self.condition = ""
 
     def keep(self, turns: Turns) -> None:
@@ -146,6 +149,7 @@ class Gateway:
         async def opened(request: web.Request) -> web.Response:
             told = await read(request, OpenExecution)
             self.open[told.execution] = told.attempt
+            self.call_seconds.add(told.call_seconds)
             return reply(Nothing())
 
         async def close(request: web.Request) -> web.Response:
@@ -183,6 +187,7 @@ class Trainer:
     training: bool = False
     in_hand: list[tuple[str, str]] = field(default_factory=list)  # lease, id
     computed: int = 0
+    micro_step_seconds: float = 0.001
     counting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -211,8 +216,10 @@ class Trainer:
                 case Work.COMPUTE:
                     self.computed += len(answer.micro_steps)
                     self.in_hand += [(m.lease, m.id) for m in answer.micro_steps]
-                    await asyncio.sleep(0.001)
-                    if len(self.in_hand) >= 3:
+                    await asyncio.sleep(self.micro_step_seconds)
+                    if not self.training:
+                        await self.give_back()  # told to leave while the answer was on its way
+                    elif len(self.in_hand) >= 3:
                         await self.hand_over(answer.step)
                 case Work.WAIT:
                     await self.hand_over(answer.step)
@@ -221,13 +228,15 @@ class Trainer:
                     self.weights.append(self.sum)
                     self.sum = []
                     digest = f"digest-{len(self.weights)}"
-                    applied = Applied(f"step-{answer.step + 1}", digest, {"loss": 0.0})
+                    seconds = self.micro_step_seconds * answer.count
+                    applied = Applied(f"step-{answer.step + 1}", digest, {"loss": 0.0, "computeSeconds": seconds})
                     await self.insist(partial(self.conductor.applied, answer.step, applied))
                 case Work.PUBLISH:
                     digest = f"digest-{len(self.weights)}"
                     await self.insist(partial(self.conductor.published, Published(answer.version, answer.step, digest)))
                 case Work.OVER:
-                    self.in_hand, self.training = [], False
+                    await self.hand_over(answer.step)
+                    self.training = False
 
     async def hand_over(self, step: int) -> None:
         if not self.in_hand:
@@ -241,6 +250,12 @@ class Trainer:
                 if core.incarnation == process:  # else it was told to a process that has died since, and its sum with it
                     core.sum += ids
         self.in_hand = []
+
+    async def give_back(self) -> None:
+        """Its grant has ended: what it has in hand is for others."""
+        leases, self.in_hand = tuple(lease for lease, _ in self.in_hand), []
+        if leases:
+            await self.insist(lambda: self.conductor.return_leases(LeaseIds(self.cell, leases)))
 
     async def insist(self, call: Callable[[], Awaitable[object]]) -> None:
         while True:
@@ -271,6 +286,8 @@ class Agent:
         self.state = CellState(cell, kind, ordinal, "", CellPhase.STARTING, Role.ROLLOUT, 0, capacity, engine_incarnation="engine-1")
         self.trainer = trainer
         self.stuck = False  # in the next flip
+        self.mute = False  # as a process that is stopped
+        self.flip_seconds = 0.001
         self._conductor = conductor
         self._order: RoleOrder | None = None
 
@@ -288,6 +305,9 @@ class Agent:
 
     async def run(self) -> None:
         while True:
+            if self.mute:
+                await asyncio.sleep(0.02)
+                continue
             with contextlib.suppress(WireError):
                 grant = await self._conductor.report_cell(self.state)
                 if self._order is None or grant.epoch > self._order.epoch:
@@ -302,11 +322,16 @@ class Agent:
         if order.epoch != state.epoch or order.role is not state.role:
             started = time.time()
             self.trainer.training = False
+            await asyncio.sleep(self.flip_seconds)
             if order.role is Role.TRAINING:
                 self.trainer.epoch, self.trainer.training = order.epoch, True
             else:
-                self.trainer.in_hand = []
-            flip = Flip(state.cell, order.role, order.epoch, started, 0.001, {"drain": 0.001}) if state.role is not order.role else state.last_flip
+                await self.trainer.give_back()
+            flip = (
+                Flip(state.cell, order.role, order.epoch, started, self.flip_seconds, {"drain": self.flip_seconds})
+                if state.role is not order.role
+                else state.last_flip
+            )
             self.state = state = msgspec.structs.replace(state, role=order.role, epoch=order.epoch, last_flip=flip)
         if order.role is Role.ROLLOUT and tide.policy_version >= 0:
             self.state = msgspec.structs.replace(state, policy_version=tide.policy_version, weights_digest=tide.weights_digest, phase=CellPhase.READY)
@@ -318,7 +343,7 @@ class World:
     def __init__(self, folder: Path, how: Settings, tasks: tuple[str, ...], held_out: tuple[str, ...]) -> None:
         self.folder = folder
         self.how = how
-        self.place = Place(folder, tasks, held_out, cores_shared=True, token=TOKEN)
+        self.place = Place(folder, tasks, held_out, cores_shared=True, credential=TOKEN)
         self.sandboxes = Sandboxes()
         self.agents: list[Agent] = []
         self.trainers: dict[str, Trainer] = {}

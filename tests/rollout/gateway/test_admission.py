@@ -1,6 +1,7 @@
 """Who may do what: an execution's key opens its own wires, the job's token everything else, and the sandbox's socket only the wires."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -100,3 +101,37 @@ async def test_health_and_metrics_need_no_key(tmp_path: Path) -> None:
             assert response.status == 200
         async with w.session.get(w.url + "/metrics") as response:
             assert "tidemill_gateway_calls_total 1\n" in await response.text()
+
+
+async def test_a_key_of_any_bytes_is_a_wrong_key(tmp_path: Path) -> None:
+    """Sent raw: clients with manners do not."""
+    async with world(tmp_path) as w:
+        for path, headers, status in [
+            (CHAT, b"x-api-key: sch\xc3\xb6n", b"401"),
+            (CHAT, b"Authorization: Bearer \xff\xfe", b"401"),
+            ("/v1/state", b"Authorization: Bearer \xff\xfe", b"401"),
+            ("/x/e1/v1/messages", b"x-api-key: key-of-e1\r\nx-claude-code-agent-id: \xff\xfe", b"200"),
+        ]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(w.url.rpartition(":")[2]))
+            body = json.dumps(BODY).encode() if path != "/v1/state" else b""
+            method = b"GET" if path == "/v1/state" else b"POST"
+            head = b"%s %s HTTP/1.1\r\nHost: any\r\nContent-Length: %d\r\n%s\r\n\r\n" % (method, path.encode(), len(body), headers)
+            writer.write(head + body)
+            answer = await reader.readline()
+            writer.close()
+            assert answer.split()[1] == status, (path, headers)
+
+
+@pytest.mark.parametrize("depth", [400, 900, 3000])
+async def test_a_request_that_is_nested_deep_is_refused_or_served_and_no_failure_of_the_gateway(tmp_path: Path, depth: int) -> None:
+    nested = '{"a":' * depth + "1" + "}" * depth
+    tool = f'{{"type": "function", "function": {{"name": "deep", "parameters": {nested}}}}}'
+    raw = f'{{"messages": [{{"role": "user", "content": "go"}}], "tools": [{tool}]}}'
+    async with world(tmp_path) as w, w.session.post(w.url + CHAT, data=raw, headers={"x-api-key": "key-of-e1"}) as response:
+        assert response.status in (200, 400), await response.text()
+
+
+async def test_a_tool_without_a_function_is_told_what_is_missing(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.post(CHAT, {**BODY, "tools": [{"type": "function"}]}, key="key-of-e1") as response:
+        assert response.status == 400
+        assert "tools[0].function is missing" in (await response.json())["error"]["message"]

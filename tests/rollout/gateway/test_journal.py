@@ -64,3 +64,17 @@ async def test_a_closed_execution_leaves_only_its_name(tmp_path: Path) -> None:
     assert (replay.executions, replay.turns, replay.closed) == ([], [], {"e1": (1, 1)})
     writer.cancel()
     journal.close()
+
+
+async def test_a_journal_that_was_deleted_is_written_anew_with_all_that_was_in_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.db")
+    writer = asyncio.create_task(journal.run())
+    await journal.open_execution(OPENED)
+    await journal.keep(kept("t0"), {"calls": 1})
+    for path in tmp_path.iterdir():
+        path.unlink()
+    await journal.keep(kept("t1"), {"calls": 1})
+    replay = Journal(tmp_path / "j.db").replay()  # the first is never closed
+    assert ([entry.kept for entry in replay.turns], replay.executions) == ([kept("t0"), kept("t1")], [OPENED])
+    writer.cancel()
+    journal.close()

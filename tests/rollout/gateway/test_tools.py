@@ -54,3 +54,10 @@ def test_what_is_shown_is_read_back(arguments: dict[str, str], said: str) -> Non
 )
 def test_reasoning_is_told_apart(text: str, opened: bool, reasoning: str, rest: str) -> None:
     assert read_reasoning(text, opened) == (reasoning, rest)
+
+
+def test_a_call_that_is_nested_too_deep_to_be_read_is_text() -> None:
+    deep = '{"a":' * 50_000
+    fenced, tagged = f"```tool edit\n{deep}\n```", f'<tool_call>{{"name": "edit", "arguments": {deep} }}</tool_call>'
+    assert read_fenced(fenced, (EDIT,)) == (fenced, ())
+    assert read_tagged(tagged) == (tagged, ())

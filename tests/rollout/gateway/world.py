@@ -182,7 +182,7 @@ class World:
             port=0,
             socket=self.folder / "gateway.sock",
             conductor_url=self.conductor_url,
-            token=TOKEN,
+            credential=TOKEN,
             max_length=4096,
             call_seconds=self.call_seconds,
             pulse_seconds=self.pulse_seconds,

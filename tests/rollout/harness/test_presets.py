@@ -1,12 +1,15 @@
 """How agent programs are started; each preset also for real, in a jail, with a scripted model."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.rollout.jobs import ScriptedModel, bash, job, task
-from tidemill_rollout.harness.presets import HarnessError, check, launch
+from tidemill_rollout.harness.presets import IN_IMAGES, PRESETS, HarnessError, check, launch, launch_in_image
 from tidemill_rollout.sandbox.execution import LocalExecutions
 
 URL = "http://127.0.0.1:8080/x/e-1"
@@ -82,3 +85,33 @@ async def test_a_generic_program_finds_the_gateway_by_its_variables(tmp_path: Pa
     code, log, score = await finish("generic", tmp_path, model, command=["python3", "-c", script])
     assert (code, score) == (0, 1.0), log
     assert model.requests[0][:2] == ("/x/e-1/v1/chat/completions", "Bearer secret")
+
+
+def test_what_runs_in_an_image_names_nothing_of_this_machine(tmp_path: Path) -> None:
+    work = task(tmp_path / "t")
+    assert IN_IMAGES.keys() == PRESETS.keys()
+    for preset in IN_IMAGES:
+        started = launch_in_image(job(preset, command=["agent"]), work, URL, "secret", tmp_path / "instruction.md")
+        assert started.programs == ()
+        for word in (*started.command, *started.environment.values()):
+            assert str(tmp_path) not in word
+            assert sys.prefix not in word
+            assert sys.base_prefix not in word
+        assert all(inside.startswith("/run/harness/") for inside in started.files)
+
+
+def test_mini_swe_agent_of_an_image_is_given_its_own_configuration_by_the_whole_path(tmp_path: Path) -> None:
+    """With an image's Python that has the package, and a `mini` that says how it was called."""
+    package = tmp_path / "site" / "minisweagent"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    programs = {"mini": 'printf "%s\\n" "$@"', "python3": f'shift; exec env PYTHONPATH={tmp_path}/site {sys.executable} "$@"'}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    started = launch_in_image(job("mini-swe-agent"), task(tmp_path / "t"), URL, "secret", tmp_path / "instruction.md")
+    environment = {**started.environment, "PATH": f"{tmp_path}:{os.defpath}"}
+    called = subprocess.run(started.command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert called[:2] == ["-c", f"{package}/config/mini.yaml"]
+    assert called[called.index("-t") + 1] == "Copy question.txt to answer.txt."
+    assert environment["OPENAI_BASE_URL"] == f"{URL}/v1"

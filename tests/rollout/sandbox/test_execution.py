@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.rollout.jobs import job, task
+from tidemill_rollout.sandbox import bubblewrap, tree
 from tidemill_rollout.sandbox.execution import KEEP_BYTES, EvaluatorFailed, HarnessEnd, LocalExecutions
+from tidemill_rollout.sandbox.tree import TreeError
 from tidemill_rollout.tasks.source import Task
 
 SOLVE = "cp question.txt answer.txt"
@@ -200,3 +202,114 @@ async def test_without_a_jail_a_task_is_still_worked_on_and_scored(tmp_path: Pat
     desk, work = Desk(tmp_path, "cp /app/question.txt /app/answer.txt", unsafe=True), task(tmp_path / "task")
     assert (await desk.run(work)).exit_code == 0
     assert await desk.score(work) == 1.0
+
+
+READS_ALL = "ls -laR /logs/agent /logs/artifacts; cat /logs/agent/secret /logs/artifacts/secret; echo 0.5 > /logs/verifier/reward.txt"
+
+
+@pytest.mark.parametrize("makers", ["bubblewrap", "own namespaces"])
+async def test_a_harness_that_makes_its_logs_a_link_shows_the_tests_nothing_of_this_machine(
+    tmp_path: Path, makers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if makers == "own namespaces":
+        monkeypatch.setattr(bubblewrap, "programs", lambda: ())
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "secret").write_text("of the machine")
+    script = f"rm -r /logs/agent /logs/artifacts; ln -s {host} /logs/agent; ln -s / /logs/artifacts; {SOLVE}"
+    desk, work = Desk(tmp_path, script), task(tmp_path / "task", READS_ALL)
+    await desk.run(work)
+    assert await desk.score(work) == 0.5
+    output = desk.path("evaluation/output.log").read_text()
+    assert "of the machine" not in output
+    assert "etc" not in output
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm -r /logs/agent /logs/artifacts",
+        "rm -r /logs/agent; touch /logs/agent; chmod 0 /logs /app",
+        "rm -r /logs/agent; mkfifo /logs/agent; mkdir closed; chmod 0 closed",
+    ],
+)
+async def test_whatever_a_harness_does_to_its_logs_its_work_is_scored(tmp_path: Path, script: str) -> None:
+    desk, work = Desk(tmp_path, f"{SOLVE}; {script}"), task(tmp_path / "task")
+    assert (await desk.run(work)).exit_code == 0
+    assert await desk.score(work) == 1.0
+
+
+async def test_work_that_cannot_be_copied_is_worth_nothing_and_no_failure_of_the_evaluator(tmp_path: Path) -> None:
+    deep = "import os\nfor _ in range(3000):\n  os.mkdir('d'); os.chdir('d')\n"
+    desk, work = Desk(tmp_path, f'{SOLVE}; python3 -c "{deep}"'), task(tmp_path / "task")
+    await desk.run(work)
+    evaluation = await desk.executions.evaluate("e-1", 1, work)
+    assert evaluation.score == 0.0
+    assert "cannot be evaluated: cp" in evaluation.reason
+    assert await desk.executions.evaluate("e-1", 1, work) == evaluation
+    await tree.remove(tmp_path / "executions")  # pytest's own way of removing it does not get so deep
+
+
+async def test_a_machine_that_cannot_copy_the_work_gives_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, work = Desk(tmp_path, SOLVE), task(tmp_path / "task")
+    await desk.run(work)
+
+    async def full(*_: object, **__: object) -> None:
+        raise TreeError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tree, "copy", full)
+        with pytest.raises(EvaluatorFailed, match="could not be copied"):
+            await desk.score(work)
+    assert await desk.score(work) == 1.0
+
+
+async def test_files_that_cannot_be_removed_harm_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, work = Desk(tmp_path, SOLVE), task(tmp_path / "task")
+    await desk.run(work)
+
+    async def busy(*_: object, **__: object) -> None:
+        raise TreeError("rm: not done within 300 s")
+
+    monkeypatch.setattr(tree, "remove", busy)
+    await desk.executions.discard("e-1", 1)
+
+
+async def test_without_a_jail_a_harness_that_removes_its_work_gets_nothing_for_it(tmp_path: Path) -> None:
+    desk, work = Desk(tmp_path, "rm -r $PWD", unsafe=True), task(tmp_path / "task")
+    await desk.run(work)
+    assert await desk.score(work) == 0.0
+
+
+async def test_a_tasks_files_behind_a_link_are_copied_and_never_changed(tmp_path: Path) -> None:
+    work, shared = task(tmp_path / "task", "ls; echo 1 > /logs/verifier/reward.txt"), tmp_path / "shared"
+    for name in ("environment", "tests"):
+        (work.folder / name).rename(tmp_path / f"shared-{name}")
+        (work.folder / name).symlink_to(tmp_path / f"shared-{name}")
+    shared = tmp_path / "shared-environment"
+    before = sorted(path.name for path in shared.iterdir())
+    desk = Desk(tmp_path, "ls; echo spoilt > question.txt; touch left")
+    assert (await desk.run(work)).log_tail == "question.txt\n"
+    assert not desk.path("work").is_symlink()
+    assert sorted(path.name for path in shared.iterdir()) == before == ["Dockerfile", "question.txt"]
+    assert (shared / "question.txt").read_text() == "42\n"
+    assert await desk.score(work) == 1.0
+
+
+async def test_a_folder_that_is_called_as_a_build_file_stays(tmp_path: Path) -> None:
+    desk, work = Desk(tmp_path, "ls Dockerfile"), task(tmp_path / "task")
+    (work.files / "Dockerfile").unlink()
+    (work.files / "Dockerfile").mkdir()
+    (work.files / "Dockerfile" / "base").touch()
+    assert (await desk.run(work)).log_tail == "base\n"
+
+
+async def test_tests_that_make_their_folder_a_link_do_not_have_this_machine_read(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "reward.txt").write_text("0.25")
+    tests = f"rmdir /logs/verifier; ln -s {host} /logs/verifier"
+    desk, work = Desk(tmp_path, SOLVE), task(tmp_path / "task", tests)
+    await desk.run(work)
+    with pytest.raises(EvaluatorFailed, match="verifier is not a folder"):
+        await desk.score(work)

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from tidemill_rollout.sandbox import bubblewrap, cgroup, namespaces
+from tidemill_rollout.sandbox.mounts import Exposed
 from tidemill_rollout.sandbox.process import Ended, Launch, Limits, ProcessSandbox, SandboxUnavailable, interpreter
 
 SMALL = Limits(memory_bytes=96 * 2**20, disk_bytes=2**20, processes=64, output_bytes=64 * 2**10)
@@ -443,3 +444,34 @@ async def test_without_a_jail_paths_inside_become_paths_outside(tmp_path: Path) 
     await room.sandbox.stop_all()
     assert ended.tail == f"{room.work}\ngateway / 0\n"
     assert (room.logs / "seen").exists()
+
+
+@pytest.mark.parametrize("part", ["work", "logs", "file"])
+async def test_what_has_become_a_link_is_not_shown(tmp_path: Path, maker: str, part: str) -> None:
+    room = Room(tmp_path)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "link").symlink_to("secret")
+    places = {"work": room.work, "logs": room.logs, "file": room.work} | {part: tmp_path / "link"}
+    launch = Launch(("ls",), {}, files={"/logs/agent": places["file"]} if part == "file" else {})
+    with pytest.raises(Exposed, match="link is a link"):
+        await room.sandbox.run(launch, work=places["work"] if part == "work" else room.work, logs=places["logs"], output=room.output, seconds=5)
+
+
+async def test_a_programs_variables_act_on_nothing_outside_of_its_jail(tmp_path: Path, maker: str) -> None:
+    """The dynamic linker says on its standard error whom it serves, and only a jail's inside has the variable."""
+    room = Room(tmp_path)
+    launch = Launch(("/bin/true",), {"LD_DEBUG": "files", "ENV": "/nowhere"})
+    ended = await room.sandbox.run(launch, work=room.work, logs=room.logs, output=room.output, seconds=20)
+    assert ended.exit_code == 0
+    programs = {line.rpartition("program: ")[2] for line in room.output.read_text().splitlines() if "program: " in line}
+    assert programs <= {"/bin/true", "/usr/bin/true"}
+
+
+async def test_without_a_jail_a_harness_that_kills_its_parent_leaves_nothing_alive(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    room = Room(tmp_path, unsafe=True)
+    loop = f"while :; do sleep 0.1; done # {mark}"
+    script = f"bash -c '{loop}' & setsid bash -c '{loop}' & env -i bash -c '{loop}' & kill -9 $PPID; {loop}"
+    ended = await room.shell(script, seconds=10)
+    assert ended.exit_code == 128 + signal.SIGKILL
+    assert alive(mark) == []

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import stat
 import sys
 from pathlib import Path
 
@@ -69,8 +70,52 @@ async def test_a_copy_keeps_links_and_modes_and_ignores_what_the_links_point_to(
 
 
 async def test_a_copy_that_fails_says_why(tmp_path: Path) -> None:
-    with pytest.raises(tree.TreeError, match="No such file"):
+    with pytest.raises(tree.TreeError, match="gone is not a folder"):
         await tree.copy(tmp_path / "gone", tmp_path / "copy")
+    with pytest.raises(tree.TreeError, match="No such file") as refusal:
+        await tree.copy(hostile(tmp_path / "source"), tmp_path / "no" / "copy")
+    assert refusal.value.by_itself
+
+
+async def test_a_link_to_a_folder_is_neither_copied_nor_measured_nor_emptied(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").write_bytes(bytes(10_000))
+    (tmp_path / "elsewhere").chmod(0o500)
+    link = tmp_path / "link"
+    link.symlink_to("elsewhere")
+    assert not tree.is_folder(link)
+    assert tree.measure(link, 10**6) == 0
+    with pytest.raises(tree.TreeError, match="not a folder"):
+        await tree.copy(link, tmp_path / "copy")
+    tree.open_up(link)
+    assert stat.S_IMODE((tmp_path / "elsewhere").stat().st_mode) == 0o500
+    await tree.remove(link)
+    assert (tmp_path / "elsewhere" / "file").exists()
+
+
+async def test_a_folder_too_deep_to_be_copied_is_to_blame_itself_and_a_full_disk_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deep").mkdir()
+    nested(tmp_path / "deep", 3000)
+    with pytest.raises(tree.TreeError, match="File name too long") as refusal:
+        await tree.copy(tmp_path / "deep", tmp_path / "copy")
+    assert refusal.value.by_itself
+    await tree.remove(tmp_path / "deep")
+    await tree.remove(tmp_path / "copy")
+    (tmp_path / "cp").write_text("#!/bin/sh\necho 'cp: error writing x: No space left on device' >&2; exit 1\n")
+    (tmp_path / "cp").chmod(0o755)
+    monkeypatch.setattr(os, "defpath", f"{tmp_path}:{os.defpath}")
+    with pytest.raises(tree.TreeError, match="No space left") as refusal:
+        await tree.copy(hostile(tmp_path / "source"), tmp_path / "copy")
+    assert not refusal.value.by_itself
+
+
+async def test_a_copy_that_takes_too_long_blames_the_folder_only_if_there_is_much_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = hostile(tmp_path / "source")
+    for most, by_itself in ((3, True), (100, False)):
+        monkeypatch.setattr(tree, "MANY_ENTRIES", most)
+        with pytest.raises(tree.TreeError, match="not done within") as refusal:
+            await tree.copy(source, tmp_path / "copy", seconds=0.0)
+        assert refusal.value.by_itself is by_itself
 
 
 async def test_whatever_was_left_behind_can_be_removed(tmp_path: Path) -> None:

@@ -39,6 +39,10 @@ def test_forms_of_reward_json(tmp_path: Path, text: str, value: float) -> None:
         ('{"a": 1, "b": 0}', 'of the rewards a, b none is called "reward"'),
         ("{}", r'of the rewards \(none\) none is called "reward"'),
         ('{"reward": 1' + "0" * 400 + "}", "too large"),
+        ('{"reward": 1e200}', r"the reward is 1e\+200, it must lie between -1e\+06 and 1e\+06"),
+        ('{"reward": -1000001}', "must lie between"),
+        ("[" * 20_000 + "]" * 20_000, "is not JSON"),
+        ('{"a":' * 10_000, "is not JSON"),
     ],
 )
 def test_what_is_no_reward_in_json(tmp_path: Path, text: str, complaint: str) -> None:
@@ -48,12 +52,30 @@ def test_what_is_no_reward_in_json(tmp_path: Path, text: str, complaint: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"), [("nan", "must be finite"), ("-inf", "must be finite"), ("", "is not a number"), ("good", "'good' is not a number")]
+    ("text", "complaint"),
+    [("nan", "must be finite"), ("-inf", "must be finite"), ("", "is not a number"), ("good", "'good' is not a number")]
+    + [(text, "is not a number") for text in ("1_000", "\u0661\u0662", "0x10", "1 2", "1e", ".", "\ufeff1")]
+    + [("1e200", "must lie between"), ("1e309", "must be finite")],
 )
 def test_what_is_no_reward_in_text(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "reward.txt").write_text(text)
     with pytest.raises(RewardError, match=complaint):
         read_reward(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", 1.0), (" \n-0.5\n", -0.5), ("+.5", 0.5), ("2.", 2.0), ("1E3", 1000.0), ("1000000", 1e6)])
+def test_forms_of_reward_txt(tmp_path: Path, text: str, value: float) -> None:
+    (tmp_path / "reward.txt").write_text(text)
+    assert read_reward(tmp_path) == value
+
+
+def test_a_folder_that_is_a_link_is_not_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "reward.txt").write_text("a secret")
+    (tmp_path / "verifier").symlink_to("host")
+    with pytest.raises(RewardError, match="verifier is not a folder") as refusal:
+        read_reward(tmp_path / "verifier")
+    assert "secret" not in str(refusal.value)
 
 
 def test_no_file_is_no_reward(tmp_path: Path) -> None:
@@ -75,6 +97,10 @@ def test_links_pipes_folders_and_giants_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(RewardError, match="not a file"):
         read_reward(tmp_path)
     reward.unlink()
+    reward.mkdir()
+    with pytest.raises(RewardError, match="not a file"):
+        read_reward(tmp_path)
+    reward.rmdir()
     reward.write_bytes(b"\xff\xfe")
     with pytest.raises(RewardError, match="UTF-8"):
         read_reward(tmp_path)

@@ -42,6 +42,7 @@ def test_a_task_of_harbors_own_making_is_read_and_what_is_not_ours_is_let_pass(t
     """
     task = load_task(write(tmp_path / "folder", toml))
     assert (task.name, task.instruction, task.agent_seconds, task.verifier_seconds) == ("org/fix-it", "Do it.", 120.0, 30.5)
+    assert task.image == "ubuntu:24.04"
     assert task.environment == (("COLOR", "blue"),)
     assert task.verifier_environment == (("MODE", "strict"), ("LEVEL", "3"))
 
@@ -68,12 +69,18 @@ def test_canary_lines_are_not_shown_to_agents(tmp_path: Path) -> None:
         ("[agent]\ntimeout_sec = 'long'", r"\[agent\] timeout_sec is 'long', it must be a number"),
         ("[verifier]\ntimeout_sec = 0", r"\[verifier\] timeout_sec is 0,"),
         ("[verifier]\ntimeout_sec = nan", r"\[verifier\] timeout_sec is nan,"),
+        ("[verifier]\ntimeout_sec = inf", r"\[verifier\] timeout_sec is inf, it must be a number of seconds above 0, at most 1e\+07"),
+        ("[agent]\ntimeout_sec = 1e300", r"\[agent\] timeout_sec is 1e\+300,"),
         ("[task]\nname = 7", r"\[task\] name is 7, it must be text"),
         ("[environment]\nos = 'windows'", "only linux is supported"),
         ("[verifier]\nenvironment_mode = 'separate'", "only 'shared' is supported"),
         ("[[steps]]\nname = 'one'", "tasks of several steps are not supported"),
         ("[verifier.env]\nKEY = '${OPENAI_API_KEY}'", "KEY takes \\$\\{OPENAI_API_KEY\\} from your environment"),
         ("[verifier.env]\nKEY = 3", r"\[verifier.env\] must be a table of texts"),
+        ('[environment.env]\n"A=B" = "x"', r"\[environment.env\] 'A=B' is no name of a variable"),
+        ('[verifier.env]\n"" = "x"', "'' is no name of a variable"),
+        ('[environment.env]\nA = "x\\u0000y"', r"\[environment.env\] A has a NUL character"),
+        ('[task]\nname = "bad-one\\u0000"', r"task 'bad-one\\x00' .*cannot be shown"),
     ],
 )
 def test_a_bad_task_toml_is_refused_by_name(tmp_path: Path, toml: str, complaint: str) -> None:
@@ -87,6 +94,8 @@ def test_missing_parts_are_named(tmp_path: Path) -> None:
         load_task(write(tmp_path / "a", instruction=None))
     with pytest.raises(TaskError, match=r"task b .*: instruction.md is empty"):
         load_task(write(tmp_path / "b", instruction=" \n"))
+    with pytest.raises(TaskError, match=r"task nul .*: instruction.md has a NUL character"):
+        load_task(write(tmp_path / "nul", instruction="Do\0it"))
     with pytest.raises(TaskError, match=r"task c .*: tests/test.sh is missing"):
         load_task(write(tmp_path / "c", tests=False))
     (tmp_path / "d").mkdir()

@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tidemill.api import InvalidManifest, load_rljob, parse_rljob
+from tidemill.api import InvalidManifest, load_rljob, parse_rljob, rljob_of
 from tidemill.api.explain import UnknownPath, explain
 from tidemill.api.model import amount
 
 WHOLE = Path(__file__).parent / "whole.yaml"
+WRONG = (
+    st.none() | st.text(max_size=3) | st.lists(st.integers(), max_size=2) | st.dictionaries(st.sampled_from(["source", "count", "steps"]), st.none())
+)
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -126,3 +131,83 @@ def test_every_field_can_be_explained() -> None:
 def test_an_unknown_path_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownPath, match="did you mean schedule"):
         explain("rljob.spec.shedule")
+
+
+def stored(**metadata: object) -> dict[str, Any]:
+    """The whole manifest as an API server returns it."""
+    made = document()
+    made["metadata"] |= {"uid": "0c1", "resourceVersion": "12", "generation": 3, "creationTimestamp": "2026-01-01T00:00:00Z", **metadata}
+    return made
+
+
+def test_what_only_kubernetes_reads_in_an_object_is_passed_over() -> None:
+    job = rljob_of(
+        stored(managedFields=[{"manager": "kubectl"}], ownerReferences=[{"kind": "Queue"}], finalizers=["foregroundDeletion"], selfLink="x")
+    )
+    assert (job.metadata.uid, job.metadata.generation) == ("0c1", 3)
+    assert job.spec == parse_rljob(document()).spec
+
+
+def test_an_object_is_strict_in_spec_and_status_and_all_its_mistakes_are_named() -> None:
+    made = stored()
+    made["spec"]["schedul"] = {}
+    made["status"] = {"phase": "Dreaming", "kopf": {}}
+    with pytest.raises(InvalidManifest) as caught:
+        rljob_of(made)
+    assert [error.split(":")[0] for error in caught.value.errors] == ["spec.schedul", "status.phase", "status.kopf"]
+
+
+@pytest.mark.parametrize("thing", [None, [], "rljob", {}, {"metadata": []}, {"metadata": None}, {"metadata": {"name": 3}}, {"spec": "x"}])
+def test_what_is_no_object_at_all_is_refused_in_words(thing: object) -> None:
+    with pytest.raises(InvalidManifest):
+        rljob_of(thing)
+
+
+@pytest.mark.parametrize("levels", [300, 100_000])
+def test_a_manifest_nested_too_deeply_is_refused_in_words(tmp_path: Path, levels: int) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(WHOLE.read_text().replace("template: {}                   #", f"template: {'{spec: ' * levels}{{}}{'}' * levels} #"))
+    with pytest.raises(InvalidManifest, match="nested too deeply"):
+        load_rljob(file)
+
+
+def test_a_message_stays_readable_whatever_was_written() -> None:
+    long = "x" * 2**20
+    found = errors(model__source=long, schedule__mode=long, harness__env={long: long}, **{long: 1})
+    assert len(found) >= 4
+    assert all(len(error) < 1000 for error in found)
+
+
+def test_bytes_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("metadata: {name: !!binary aGVsbG8=}")
+    with pytest.raises(InvalidManifest, match="JSON has no word for"):
+        load_rljob(file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"harness__preset": "raect"}, "spec.harness.preset"),
+        ({"harness__env": {"A=B": "c"}}, "spec.harness.env"),
+        ({"cells__template": {"nodeSelector": {}}}, "spec.cells.template"),
+        ({"cells__template": {"spec": []}}, "spec.cells.template"),
+        ({"cells__resources__cpu": 0.5}, "spec.cells.resources.cpu"),
+        ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds"),
+        ({"cells__count": 1_000_000}, "spec.cells.count"),
+    ],
+)
+def test_what_a_cluster_would_refuse_is_refused_here_too(changes: dict[str, Any], path: str) -> None:
+    assert any(e.startswith(path + ": ") for e in errors(**changes))
+
+
+@given(st.dictionaries(st.sampled_from(["model", "cells", "schedule", "sampling", "harness", "tasks", "timeouts", "evaluation"]), WRONG, min_size=1))
+def test_however_much_is_wrong_all_that_can_be_read_is_held_to_the_rules(drawn: dict[str, object]) -> None:
+    broken = document(timeouts__groupSeconds=10, harness__preset="reakt", sampling__temperature=1e-9)
+    for section, value in drawn.items():
+        broken["spec"][section] = value
+    with pytest.raises(InvalidManifest) as caught:
+        parse_rljob(broken)
+    named = {error.split(": ")[0] for error in caught.value.errors}
+    for section, path in (("timeouts", "groupSeconds"), ("harness", "preset"), ("sampling", "temperature")):
+        assert section in drawn or f"spec.{section}.{path}" in named

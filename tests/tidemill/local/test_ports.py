@@ -22,6 +22,7 @@ def test_a_taken_port_is_named_with_what_to_do() -> None:
             choose_ports(1, base)
 
 
-def test_a_port_beyond_the_last_is_refused() -> None:
-    with pytest.raises(PortTaken):
-        choose_ports(1, 65_535)
+@pytest.mark.parametrize("base", [0, -1, 65_532, 65_535, 10**9])
+def test_ports_that_do_not_exist_are_refused(base: int) -> None:
+    with pytest.raises(PortTaken, match=f"--ports {base}: the job needs 5 ports from there; give a number from 1 to 65531"):
+        choose_ports(1, base)

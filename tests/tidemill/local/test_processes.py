@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.local.processes import Command, Processes, ProcessFailed
+from tidemill.local.processes import STOP_SECONDS, Command, Processes, ProcessFailed, ProcessRefused
 
 
 def command(tmp_path: Path, module: str, text: str) -> Command:
@@ -60,6 +60,41 @@ def test_a_process_that_keeps_dying_is_reported_with_its_last_lines(tmp_path: Pa
     with pytest.raises(ProcessFailed, match=r"(?s)crasher ended with exit code 3 6 times in a row.*cannot open the database"):
         tend_for_ever()
     processes.stop()
+
+
+def test_a_process_that_says_that_it_cannot_start_is_not_started_again(tmp_path: Path) -> None:
+    processes = Processes()
+    processes.start(
+        command(tmp_path, "refusing", """print('{"event": "cannot start", "reason": "tasks x: there is no folder x"}'); raise SystemExit(2)""")
+    )
+    processes.running[0].process.wait()
+    with pytest.raises(ProcessRefused, match=r"^tasks x: there is no folder x$"):
+        processes.tend(time.monotonic())
+    processes.stop()
+
+
+def test_what_says_so_after_it_has_worked_is_started_again(tmp_path: Path) -> None:
+    processes = Processes()
+    processes.start(command(tmp_path, "later", "raise SystemExit(2)"))
+    processes.running[0].process.wait()
+    processes.tend(processes.running[0].started + 3600)
+    assert processes.running[0].next_start > 0
+    processes.stop()
+
+
+def test_while_the_stubborn_are_given_their_time_the_caller_has_it_too(tmp_path: Path) -> None:
+    text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    processes = Processes()
+    for name in ("first", "second"):
+        processes.start(command(tmp_path, name, text))
+    until(lambda: all(one.command.log_file.read_text() for one in processes.running))
+    began = time.monotonic()
+    processes.ask_to_stop()
+    assert [one.process.poll() for one in processes.running] == [None, None]
+    time.sleep(1.0)  # a report
+    processes.await_end()
+    assert all(one.process.poll() == -signal.SIGKILL for one in processes.running)
+    assert time.monotonic() - began < STOP_SECONDS + 1.0
 
 
 def test_stop_ends_those_that_ignore_it_and_their_children(tmp_path: Path) -> None:

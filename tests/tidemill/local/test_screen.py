@@ -4,7 +4,8 @@ import io
 
 from rich.console import Console
 
-from tidemill.local.screen import LineScreen, LiveScreen, cell_word
+from tidemill.local.screen import cell_word, view_of
+from tidemill.report.live import LineScreen, LiveScreen
 from tidemill.wire.cell import CellKind, CellPhase, CellState, Flip, Role
 from tidemill.wire.conductor import CellTide, JobPhase, Tide
 
@@ -29,8 +30,8 @@ def test_one_word_says_what_a_cell_does() -> None:
 def test_lines_say_step_water_and_roles() -> None:
     out = io.StringIO()
     screen = LineScreen(out)
-    screen.show(tide(cell(CellPhase.READY, 2, Role.TRAINING), condition="the disk is full"))
-    screen.show(tide(cell(CellPhase.READY, 2, Role.TRAINING), condition="the disk is full"))
+    screen.show(view_of(tide(cell(CellPhase.READY, 2, Role.TRAINING), condition="the disk is full")))
+    screen.show(view_of(tide(cell(CellPhase.READY, 2, Role.TRAINING), condition="the disk is full")))
     assert out.getvalue().count("\n") == 1
     for part in ("step 3/12", "water 14/0", "running 10", "score 0.50", "cell-0=Training", "! the disk is full"):
         assert part in out.getvalue()
@@ -40,7 +41,7 @@ def test_the_panel_shows_the_last_flip() -> None:
     out = io.StringIO()
     screen = LiveScreen(Console(file=out, width=110, force_terminal=True, color_system=None))
     screen.say("preparing model tiny:qwen3")
-    screen.show(tide(cell(CellPhase.READY, 2, Role.TRAINING)))
+    screen.show(view_of(tide(cell(CellPhase.READY, 2, Role.TRAINING))))
     screen.close()
     for part in ("tidemill  tiny  Elastic", "3 / 12", "to Training in 1.5 s, 3 answers moved", "preparing model tiny:qwen3"):
         assert part in out.getvalue()

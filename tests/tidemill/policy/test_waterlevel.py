@@ -49,6 +49,29 @@ def test_a_cell_that_has_failed_serves_nothing_is_passed_over_and_holds_nobody_u
     assert leaver(Tide(9, 0, cells)) is None
 
 
+def test_a_cell_on_its_way_back_is_waited_for_until_it_is_late_and_then_counts_for_nothing_and_is_passed_over() -> None:
+    def reading(unfinished: int, late: bool) -> Tide:
+        back = CellView("cell-1", 8, True, settled=False, late=late)
+        return Tide(unfinished, 0, (CellView("cell-0", 8, False), back, CellView("cell-2", 8, True), CellView("cell-3", 8, True)), groups_due=4)
+
+    assert leaver(reading(0, late=False)) is None
+    assert leaver(reading(8, late=True)) == "cell-2"
+    assert leaver(reading(9, late=True)) is None
+
+
+def test_nobody_leaves_before_a_core_that_is_late_and_a_late_cell_in_training_is_in_nobodys_way() -> None:
+    core = CellView("cell-0", 8, True, settled=False, late=True)
+    assert next_to_train(Tide(0, 0, (core, CellView("cell-1", 8, True)), groups_due=4)) is None
+    mute = CellView("cell-0", 8, False, settled=False, late=True)
+    assert leaver(Tide(8, 0, (mute, CellView("cell-1", 8, True), CellView("cell-2", 8, True)), groups_due=4)) == "cell-1"
+
+
+def test_a_late_cell_carries_nothing_for_a_core_that_would_stay() -> None:
+    cells = (CellView("cell-0", 8, False), CellView("cell-1", 8, True, settled=False, late=True), CellView("cell-2", 8, True))
+    assert core_stays(Tide(8, 0, cells, ready_groups=4), groups_per_step=4)
+    assert not core_stays(Tide(9, 0, cells, ready_groups=4), groups_per_step=4)
+
+
 def test_the_core_stays_over_the_end_of_a_burst_only_when_work_is_ready_and_the_others_carry_the_load() -> None:
     assert core_stays(tide(16, False, True, True, ready=4), groups_per_step=4)
     assert not core_stays(tide(16, False, True, True, ready=3), groups_per_step=4)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tidemill.local.summary import summarize
 from tidemill.report.page import page, write_report
 from tidemill.report.story import tell
 from tidemill.telemetry.events import (
@@ -63,6 +64,16 @@ def test_the_page_names_what_matters_and_escapes_what_it_shows() -> None:
         assert expected in text
     assert "<script" not in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", ""), "the report must not load anything"
+
+
+def test_a_flip_that_was_written_twice_counts_once() -> None:
+    again = [e for e in events() if isinstance(e, FlipEnded)]
+    back = FlipEnded(time=1090, cell="cell-0", to=Role.ROLLOUT, epoch=3, seconds=1, phases={}, calls_in_flight=5)
+    story = tell([*events()[:-1], *again, back, events()[-1]], 1100)
+    assert story is not None
+    assert len(story.flips) == 2
+    assert story.answers_moved == 2, "nothing is moved when a cell comes back"
+    assert summarize([*events()[:-1], *again, back], None, 1100).answers_moved == story.answers_moved
 
 
 def test_both_files_are_written_whole(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import math
 from random import Random
 
 import pytest
@@ -41,6 +42,20 @@ def test_advantages_are_scores_relative_to_their_group() -> None:
     assert advantages([0.0, 1.0]) == (-1.0, 1.0)
     assert advantages([0.0, 0.0, 0.0, 1.0]) == pytest.approx((-(3**-0.5),) * 3 + (3**0.5,))
     assert advantages([0.3, 0.3, 0.1 + 0.2]) == (0.0, 0.0, 0.0)
+
+
+def test_scores_of_any_size_have_advantages_as_small_ones_have() -> None:
+    for score in (1.0, 1e160, 1e200, 1.7e308):
+        assert advantages([-score, score]) == (-1.0, 1.0)
+        assert advantages([0.0, 0.0, 0.0, score]) == pytest.approx(advantages([0.0, 0.0, 0.0, 1.0]))
+        assert advantages([score] * 3) == (0.0,) * 3
+    for nothing in (math.inf, -math.inf, math.nan):
+        assert advantages([0.0, nothing]) == (0.0, 0.0)
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=8))
+def test_advantages_are_finite_whatever_was_scored(scores: list[float]) -> None:
+    assert all(map(math.isfinite, advantages(scores)))
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=16))

@@ -1,4 +1,7 @@
-"""A process that exports memory: `holder.py BYTES` prints the descriptor, then obeys lines (`fill N`, `withdraw`) until its standard input ends."""
+"""A process that exports memory: `holder.py BYTES [HOST ADVERTISE]` prints the descriptor, then obeys lines (`fill N`, `withdraw`).
+
+It ends with its standard input.
+"""
 
 import sys
 
@@ -11,7 +14,7 @@ from tidemill.transfer import Region, transport
 def main() -> None:
     nbytes = int(sys.argv[1])
     memory = np.arange(nbytes, dtype=np.uint8)
-    way = transport()
+    way = transport(*sys.argv[2:4])
     descriptor = way.export(Region(memory.ctypes.data, memory.nbytes))
     print(msgspec.json.encode(descriptor).decode(), flush=True)
     for line in sys.stdin:

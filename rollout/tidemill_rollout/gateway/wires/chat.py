@@ -170,8 +170,10 @@ def _text(part: _Part, where: str) -> str:
 
 
 def _tool(tool: _Tool, where: str) -> Tool:
-    if tool.type != "function" or tool.function is None:
+    if tool.type != "function":
         raise Fault(400, f"{where}: type {tool.type!r} is not supported, use function")
+    if tool.function is None:
+        raise Fault(400, f"{where}.function is missing; it says the tool's name, and may say its description and parameters")
     return Tool(tool.function.name, tool.function.description or "", tool.function.parameters or {})
 
 

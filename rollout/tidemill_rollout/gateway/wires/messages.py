@@ -85,7 +85,7 @@ def parse(raw: bytes, headers: Mapping[str, str]) -> Ask:
         stop=tuple(filter(None, body.stop_sequences or ())),
         stream=bool(body.stream),
         model=body.model,
-        agent=headers.get("x-claude-code-agent-id", ""),
+        agent=headers.get("x-claude-code-agent-id", "").encode(errors="replace").decode(),  # a header may hold any bytes
         thinking=body.thinking is not None and body.thinking.type != "disabled",
     )
 

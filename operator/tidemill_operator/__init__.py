@@ -1,0 +1,1 @@
+"""The operator: kopf shell, pure plans, pods, and the waterlevel loop."""

@@ -64,7 +64,11 @@ def begin(db: Database, settings: Settings, task_names: tuple[str, ...], now: fl
     """Open the next burst, drop what is too old for it, and dispatch its groups. None when the job has no steps left."""
     steps = committed_steps(db)
     version = published(db)
-    if version is None or steps >= settings.plan.steps:
+    if version is None:
+        return None
+    if steps >= settings.plan.steps:
+        for group in groups.waiting(db):  # where steps were lowered: what a longer job had dispatched ahead
+            groups.drop(db, group.id, f"surplus: all {steps} steps are trained", now)
         return None
     number = db.execute("SELECT COUNT(*) FROM bursts").fetchone()[0] + 1
     burst = Burst(number, steps, policy.steps_in_burst(settings.plan, steps), version.version)

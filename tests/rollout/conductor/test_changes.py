@@ -39,6 +39,19 @@ async def test_fewer_steps_end_the_job_earlier_but_never_before_what_has_begun(t
         assert (tide.phase, tide.step) == (JobPhase.SUCCEEDED, 8)
 
 
+async def test_what_was_dispatched_ahead_for_steps_that_fall_away_is_dropped_by_name_and_nothing_is_lost(tmp_path: Path) -> None:
+    plan = Plan(groups_per_step=2, steps_per_burst=2, prefetch_steps=2, steps=20)
+    async with world(tmp_path, settings(plan=plan, max_staleness=1)) as job:
+        await job.until(lambda t: t.burst == 1)
+        async with controlled(job) as term:
+            await job.client.change_settings(SettingsChange(term(), steps=2))
+        assert (await job.to_the_end()).phase is JobPhase.SUCCEEDED
+        dropped = job.rows("SELECT DISTINCT reason FROM groups WHERE state = 'Dropped'")
+        assert dropped == [("surplus: all 2 steps are trained",)]
+        job.how = settings(plan=Plan(groups_per_step=2, steps_per_burst=2, prefetch_steps=2, steps=2), max_staleness=1)
+        check(job)
+
+
 async def test_a_change_is_not_forgotten_by_a_conductor_that_starts_again_with_the_old_manifest(tmp_path: Path) -> None:
     async with world(tmp_path, settings()) as job:
         async with controlled(job) as term:

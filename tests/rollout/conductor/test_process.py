@@ -1,6 +1,7 @@
 """The process as the runner starts it."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -121,7 +122,8 @@ def test_pods_need_to_be_told_what_a_sandbox_pod_is(tmp_path: Path) -> None:
 def test_a_task_that_is_trained_and_held_out_is_refused_by_name(tmp_path: Path) -> None:
     folder = work_folder(tmp_path)
     manifest = yaml.safe_load((folder / "job.yaml").read_text())
-    manifest["spec"]["evaluation"] = {"source": "path:tasks"}
+    shutil.copytree(folder / "tasks", folder / "others")
+    manifest["spec"]["evaluation"] = {"source": "path:others"}
     (folder / "job.yaml").write_text(yaml.safe_dump(manifest))
     with conductor(folder, free_port()) as process:
         assert "is held out and trained" in reason(folder, process)

@@ -86,7 +86,7 @@ class Cluster:
             "namespaces": [self.namespace],
             "operatorNamespace": self.namespace,
             "operatorServiceAccount": self.account,
-            "lease": {"name": self.account, "durationSeconds": 4, "renewSeconds": 2.5, "retrySeconds": 0.5},
+            "lease": {"name": self.account, "durationSeconds": 6, "renewSeconds": 4, "retrySeconds": 0.5},
             "healthPort": health,
             "metricsPort": metrics,
             "development": True,

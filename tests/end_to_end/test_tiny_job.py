@@ -287,10 +287,11 @@ def test_the_waterlevel_never_rises_inside_a_burst_nor_above_the_capacity_at_a_f
     for before, after in pairwise(readings):
         if before.burst == after.burst:
             assert after.dispatched - after.terminated <= before.dispatched - before.terminated, after
-    for flip in finished.of(FlipEnded):
-        granted = [reading for reading in readings if reading.time < flip.time - flip.seconds][-1]
-        left = next(reading for reading in readings if reading.time >= flip.time - flip.seconds)
-        if flip.to is Role.TRAINING and left.burst == granted.burst:  # a new burst has dispatched anew
+    for flip in (flip for flip in finished.of(FlipEnded) if flip.to is Role.TRAINING):
+        began = flip.time - flip.seconds
+        granted = [reading for reading in readings if reading.time < began][-1]
+        left = next((reading for reading in readings if reading.time >= began), granted)
+        if left.burst == granted.burst:  # a new burst has dispatched anew
             assert left.dispatched - left.terminated <= left.rollout_capacity, (flip, left)
     assert readings[-1].dispatched == readings[-1].started == readings[-1].terminated
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.end_to_end.probe import Streamed, cross_a_flip
+from tests.end_to_end.probe import PROBES, Streamed, cross_a_flip
 from tests.end_to_end.running import TINY, TOKEN, Job, conductor, start_job, stop, summary, trajectories, url_of, wait_for, wait_for_end
 from tests.engines import start_engine, tiny_model
 from tidemill.api import RLJob, load_rljob
@@ -162,7 +162,8 @@ def test_cells_left_rollout_while_agents_were_in_mid_answer_and_others_went_on(f
     assert all(piece.token_ids for turn in finished.moved for piece in turn.pieces)
     probed = [answer.kept.turn for answer in finished.streamed]
     moved = [turn for turn in finished.turns + probed if len(turn.pieces) > 1]
-    assert finished.summary.resubmitted_calls >= len(moved)  # more where an answer was moved whose turn does not remain in two pieces
+    unseen = finished.summary.resubmitted_calls - len(moved)  # answers to the other probes, which are cut off when the first has crossed a flip
+    assert 0 <= unseen < PROBES
     assert finished.summary.recomputed_tokens > sum(len(piece.token_ids) for turn in moved for piece in turn.pieces[:-1])
 
 

@@ -11,19 +11,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from bench import tiny_job
 from tidemill.telemetry.events import TideRead, read_events
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny" / "rljob.yaml"
 MODES = ("Elastic", "Colocate", "Async")
 
 
@@ -32,13 +27,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="runs of each mode, in turn")
     parser.add_argument("--steps", type=int, default=6)
     options = parser.parse_args()
-    cores = len(os.sched_getaffinity(0))
-    if cores < 2:
-        print("this machine has one core: two cells would share it and their times would mean nothing", file=sys.stderr)
-        return 2
+    cells = tiny_job.cells()
     runs: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
-        manifest = _manifest(Path(folder), min(3, cores), options.steps)
+        manifest = tiny_job.write_manifest(Path(folder), cells, options.steps)
         for number in range(options.rounds):
             for mode in MODES:
                 print(f"round {number + 1}, {mode} ...", file=sys.stderr, flush=True)
@@ -47,24 +39,8 @@ def main() -> int:
     return 0
 
 
-def _manifest(folder: Path, cells: int, steps: int) -> Path:
-    """The tiny job with `cells` cells that together serve what a burst dispatches."""
-    document: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
-    spec = document["spec"]
-    schedule = spec["schedule"] | {"steps": steps, "asyncTrainingCells": 1}
-    unfinished = (schedule["prefetchSteps"] + schedule["stepsPerBurst"]) * schedule["groupsPerStep"] * schedule["rolloutsPerGroup"]
-    spec["schedule"] = schedule
-    spec["cells"] |= {"count": cells, "capacity": -(-unfinished // cells)}
-    spec["tasks"]["source"] = f"path:{EXAMPLE.parent / 'tasks'}"
-    file = folder / "rljob.yaml"
-    file.write_text(yaml.safe_dump(document))
-    return file
-
-
 def _run(manifest: Path, workdir: Path, mode: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "tidemill.cli.main", "run", str(manifest), "--workdir", str(workdir), "--mode", mode, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    summary = json.loads(done.stdout.splitlines()[-1])
+    summary = json.loads(tiny_job.run(manifest, workdir, mode))
     tides = [e for e in read_events(workdir / "metrics.jsonl") if isinstance(e, TideRead)]
     first = next(t.time for t in tides if t.started > 0)  # engines are up: what follows is the job's own time
     busy = available = 0.0

@@ -11,17 +11,13 @@ With --keep the work folders stay in DIR, and folders that are there already are
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from bench import tiny_job
 from tidemill.api import load_rljob
 from tidemill.policy.decide import Mode
 from tidemill.simulate.job import Job
@@ -29,7 +25,6 @@ from tidemill.simulate.measured import measure
 from tidemill.simulate.setup import setup_of
 from tidemill.telemetry.events import TideRead, VersionPublished, read_events
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny" / "rljob.yaml"
 AGREES = 0.10
 
 
@@ -39,30 +34,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--keep", type=Path, help="where work folders stay")
     options = parser.parse_args()
-    cores = len(os.sched_getaffinity(0))
-    if cores < 2:
-        print("this machine has one core: two cells would share it and their times would mean nothing", file=sys.stderr)
-        return 2
+    cells = tiny_job.cells()
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as scratch:
         folder = options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        manifest = write_manifest(folder, min(3, cores), options.steps)
+        manifest = tiny_job.write_manifest(folder, cells, options.steps)
         rounds = [_round(manifest, folder, number) for number in range(options.rounds)]
     return _print(rounds)
-
-
-def write_manifest(folder: Path, cells: int, steps: int) -> Path:
-    """The tiny job with `cells` cells that together serve what a burst dispatches."""
-    document: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
-    spec = document["spec"]
-    schedule = spec["schedule"] | {"steps": steps, "asyncTrainingCells": 1}
-    unfinished = (schedule["prefetchSteps"] + schedule["stepsPerBurst"]) * schedule["groupsPerStep"] * schedule["rolloutsPerGroup"]
-    spec["schedule"] = schedule
-    spec["cells"] |= {"count": cells, "capacity": -(-unfinished // cells)}
-    spec["tasks"]["source"] = f"path:{EXAMPLE.parent / 'tasks'}"
-    file = folder / "rljob.yaml"
-    file.write_text(yaml.safe_dump(document))
-    return file
 
 
 def _round(manifest: Path, folder: Path, number: int) -> dict[Mode, tuple[float, float, float]]:
@@ -72,8 +50,7 @@ def _round(manifest: Path, folder: Path, number: int) -> dict[Mode, tuple[float,
     for mode, place in places.items():
         if not (place / "metrics.jsonl").exists():
             print(f"round {number + 1}, {mode} ...", file=sys.stderr, flush=True)
-            command = [sys.executable, "-m", "tidemill.cli.main", "run", str(manifest), "--workdir", str(place), "--mode", mode]
-            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+            tiny_job.run(manifest, place, mode)
     elastic = measure(places[Mode.ELASTIC])
     found = {}
     for mode, place in places.items():

@@ -92,8 +92,6 @@ async def test_a_core_that_dies_between_checkpoint_and_commit_does_the_step_agai
     async with world(tmp_path) as job:
         core = job.start("cell-0")
         satellite = job.start("cell-1")
-        await core.join(1)
-        await satellite.join(1, core)
         reported: list[int] = []
 
         def not_the_second(step: int) -> None:
@@ -102,6 +100,8 @@ async def test_a_core_that_dies_between_checkpoint_and_commit_does_the_step_agai
                 unreachable("not now")
 
         job.conductor.before_commit = not_the_second
+        await core.join(1)
+        await satellite.join(1, core)
         await job.conductor.until(lambda c: 1 in reported, "the core reports the second step")
         assert (tmp_path / "checkpoints" / "step-000002").exists()
         core.kill()

@@ -16,7 +16,7 @@ from tidemill.simulate.costs import Costs
 from tidemill.simulate.pool import Execution, Pool
 from tidemill.simulate.prospects import Prospects
 from tidemill.simulate.recorder import Recorder, Silent
-from tidemill.simulate.result import Result
+from tidemill.simulate.result import Result, ended
 from tidemill.simulate.setup import Setup
 from tidemill.simulate.state import Burst, Cell, Group
 from tidemill.simulate.traces import Trace
@@ -95,7 +95,7 @@ class Job:
                 _, _, kind, index, epoch = heappop(self._events)
                 self._handlers[kind](index, epoch)
             self._advance()
-        return self._result()
+        return ended(self, self.recorder.decisions, self.recorder.events)
 
     def tide(self, about_to_dispatch: int = 0) -> Tide:
         return Tide(
@@ -387,28 +387,3 @@ class Job:
     def _at(self, time: float, kind: str, index: int, epoch: int) -> None:
         self._number += 1
         heappush(self._events, (time, self._number, kind, index, epoch))
-
-    def _result(self) -> Result:
-        how = self.setup
-        training = sum(c.training_seconds + (0.0 if c.in_rollout else self.now - c.since) for c in self.cells)
-        used = self.trainers.busy_seconds + self.core_seconds
-        everything = self.now * (how.cells + how.standalone)
-        groups = sum(self.stale.values())
-        return Result(
-            seconds=self.now,
-            steps_done=self.committed,
-            cell_seconds=everything,
-            rollout_utilization=self.pool.served / self.pool.offered if self.pool.offered else 0.0,
-            training_utilization=used / training if training else 0.0,
-            idle_seconds=everything - used - self.pool.served / how.capacity,
-            flips=self.flips,
-            staleness_max=max((p for p, _ in self.stale), default=0),
-            staleness_mean=sum(p * n for (p, _), n in self.stale.items()) / max(1, groups),
-            staleness_updates_max=max((u for _, u in self.stale), default=0),
-            staleness_updates_mean=sum(u * n for (_, u), n in self.stale.items()) / max(1, groups),
-            dropped_groups=self.groups_dropped,
-            executions=self.terminated,
-            training_cells_max=self.training_cells_max,
-            decisions=self.recorder.decisions,
-            events=self.recorder.events,
-        )

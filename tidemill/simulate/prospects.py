@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidemill.policy.extensions import Extension
 from tidemill.policy.forecast import Forecast
 from tidemill.policy.outlook import Outlook
 from tidemill.simulate.costs import Costs
 from tidemill.simulate.setup import Setup
 from tidemill.simulate.state import Group
-
-if TYPE_CHECKING:
-    from tidemill.simulate.job import Job
+from tidemill.simulate.view import View
 
 MOST_LOAD = 2.0
 """However flat a measured throughput curve looks, no more executions for each place: their memory has an end."""
@@ -35,7 +31,7 @@ class Prospects:
         if self._predicts:
             self._forecast.note(task, seconds)
 
-    def outlook(self, job: Job) -> Outlook:
+    def outlook(self, job: View) -> Outlook:
         """Flip costs are the same for every flip here, so their rolling median is the cost itself."""
         costs, how = self._costs, self._setup
         backlog = job.backlog_seconds()
@@ -57,7 +53,7 @@ class Prospects:
             idle_cells=tuple(job.cells[n].name for n in job.trainers.idle),
         )
 
-    def _ending_soon(self, job: Job) -> int:
+    def _ending_soon(self, job: View) -> int:
         flip = self._costs.flip_to_training_seconds
         number = 0
         for group in job.open.values():
@@ -68,11 +64,11 @@ class Prospects:
                     number += left is not None and left <= flip
         return number
 
-    def _ready_in(self, job: Job) -> tuple[float, ...]:
+    def _ready_in(self, job: View) -> tuple[float, ...]:
         """Predicted seconds until each open group is ready, soonest first. Groups that wait for places are taken to be later than all of them."""
         return tuple(sorted(self._group_ready_in(job, group) for group in job.open.values() if group.started >= 0))
 
-    def _group_ready_in(self, job: Job, group: Group) -> float:
+    def _group_ready_in(self, job: View, group: Group) -> float:
         task = job.trace.group(group.number).task
         longest = 0.0
         for execution in group.executions:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tidemill.simulate.pool import Execution
 from tidemill.simulate.result import Decision
 from tidemill.simulate.state import Group
+from tidemill.simulate.view import View
 from tidemill.telemetry.events import (
     AnyEvent,
     ExecutionEnded,
@@ -20,9 +21,6 @@ from tidemill.telemetry.events import (
 )
 from tidemill.wire.cell import Role
 
-if TYPE_CHECKING:
-    from tidemill.simulate.job import Job
-
 
 class Recorder(Protocol):
     @property
@@ -31,23 +29,23 @@ class Recorder(Protocol):
     @property
     def events(self) -> tuple[AnyEvent, ...]: ...
 
-    def started(self, job: Job) -> None: ...
+    def started(self, job: View) -> None: ...
 
-    def dispatched(self, job: Job, group: Group) -> None: ...
+    def dispatched(self, job: View, group: Group) -> None: ...
 
-    def ended(self, job: Job, execution: Execution, scored: bool) -> None: ...
+    def ended(self, job: View, execution: Execution, scored: bool) -> None: ...
 
-    def taken(self, job: Job, group: Group) -> None: ...
+    def taken(self, job: View, group: Group) -> None: ...
 
-    def granted(self, job: Job, cell: int, to_training: bool) -> None: ...
+    def granted(self, job: View, cell: int, to_training: bool) -> None: ...
 
-    def settled(self, job: Job, cell: int) -> None: ...
+    def settled(self, job: View, cell: int) -> None: ...
 
-    def committed(self, job: Job) -> None: ...
+    def committed(self, job: View) -> None: ...
 
-    def published(self, job: Job) -> None: ...
+    def published(self, job: View) -> None: ...
 
-    def passed(self, job: Job) -> None: ...
+    def passed(self, job: View) -> None: ...
 
 
 class Silent:
@@ -56,31 +54,31 @@ class Silent:
     decisions: tuple[Decision, ...] = ()
     events: tuple[AnyEvent, ...] = ()
 
-    def started(self, job: Job) -> None:
+    def started(self, job: View) -> None:
         pass
 
-    def dispatched(self, job: Job, group: Group) -> None:
+    def dispatched(self, job: View, group: Group) -> None:
         pass
 
-    def ended(self, job: Job, execution: Execution, scored: bool) -> None:
+    def ended(self, job: View, execution: Execution, scored: bool) -> None:
         pass
 
-    def taken(self, job: Job, group: Group) -> None:
+    def taken(self, job: View, group: Group) -> None:
         pass
 
-    def granted(self, job: Job, cell: int, to_training: bool) -> None:
+    def granted(self, job: View, cell: int, to_training: bool) -> None:
         pass
 
-    def settled(self, job: Job, cell: int) -> None:
+    def settled(self, job: View, cell: int) -> None:
         pass
 
-    def committed(self, job: Job) -> None:
+    def committed(self, job: View) -> None:
         pass
 
-    def published(self, job: Job) -> None:
+    def published(self, job: View) -> None:
         pass
 
-    def passed(self, job: Job) -> None:
+    def passed(self, job: View) -> None:
         pass
 
 
@@ -103,7 +101,7 @@ class Recording:
     def events(self) -> tuple[AnyEvent, ...]:
         return tuple(self._events)
 
-    def started(self, job: Job) -> None:
+    def started(self, job: View) -> None:
         how = job.setup
         names = tuple(c.name for c in job.cells) + tuple(f"standalone-{n}" for n in range(how.standalone))
         started = JobStarted(
@@ -117,10 +115,10 @@ class Recording:
         )
         self._events += [started, *(RoleAcknowledged(time=0.0, cell=name, role=Role.ROLLOUT, epoch=1) for name in names)]
 
-    def dispatched(self, job: Job, group: Group) -> None:
+    def dispatched(self, job: View, group: Group) -> None:
         self._decide(job, "dispatch", f"group {group.number} under version {group.version}")
 
-    def ended(self, job: Job, execution: Execution, scored: bool) -> None:
+    def ended(self, job: View, execution: Execution, scored: bool) -> None:
         self._events.append(
             ExecutionEnded(
                 time=job.now,
@@ -135,15 +133,15 @@ class Recording:
             )
         )
 
-    def taken(self, job: Job, group: Group) -> None:
+    def taken(self, job: View, group: Group) -> None:
         publications, updates = self._staleness
         self._staleness = (max(publications, job.version - group.version), max(updates, job.committed - group.version_step))
         self._decide(job, "take", f"group {group.number} into step {job.committed + 1}")
 
-    def granted(self, job: Job, cell: int, to_training: bool) -> None:
+    def granted(self, job: View, cell: int, to_training: bool) -> None:
         self._decide(job, "train" if to_training else "return", job.cells[cell].name)
 
-    def settled(self, job: Job, cell: int) -> None:
+    def settled(self, job: View, cell: int) -> None:
         it = job.cells[cell]
         if it.epoch == 1:  # the first weights: not a flip
             return
@@ -154,7 +152,7 @@ class Recording:
             FlipEnded(time=job.now, cell=it.name, to=role, epoch=it.epoch, seconds=seconds, phases={}, calls_in_flight=0),
         ]
 
-    def committed(self, job: Job) -> None:
+    def committed(self, job: View) -> None:
         self._decide(job, "commit", f"step {job.committed}")
         scored = [e for g in job.taken for e in g.executions if e.tokens]
         self._events.append(
@@ -174,14 +172,14 @@ class Recording:
         )
         self._opened, self._staleness = job.now, (0, 0)
 
-    def published(self, job: Job) -> None:
+    def published(self, job: View) -> None:
         self._decide(job, "publish", f"version {job.version}")
         self._events.append(VersionPublished(time=job.now, version=job.version, step=job.committed, digest=""))
         self._opened = job.now
         if job.committed == job.setup.plan.steps:
             self._events.append(JobEnded(time=job.now, phase="Succeeded"))
 
-    def passed(self, job: Job) -> None:
+    def passed(self, job: View) -> None:
         level = TideRead(
             time=0.0,
             dispatched=job.dispatched,
@@ -207,5 +205,5 @@ class Recording:
                 )
             )
 
-    def _decide(self, job: Job, kind: str, what: str) -> None:
+    def _decide(self, job: View, kind: str, what: str) -> None:
         self._decisions.append(Decision(job.now, kind, what))

@@ -2,10 +2,10 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-cluster lint lock clean
+.PHONY: help setup quickstart test test-harnesses test-cluster lint lock clean
 
 PACKAGES := tidemill operator rollout trainer cell bench
-EXTRAS := cluster operator rollout trainer cell tasks cpu dev
+EXTRAS := cluster operator rollout trainer cell traces tasks cpu dev
 CELL_EXTRAS := rollout trainer cell
 ARGS ?=
 
@@ -21,8 +21,12 @@ quickstart: setup ## train a real model with real agents on this machine, in a n
 	if [ "$$n" -gt 1 ]; then echo "runs/quickstart is taken by an earlier run: this one goes to $$folder"; fi; \
 	.venv/bin/tidemill run examples/quickstart/rljob.yaml --workdir "$$folder" $(ARGS)
 
-test: setup ## run the tests; ARGS="-k waterlevel" is handed to pytest
-	@.venv/bin/pytest $(ARGS)
+test: setup ## run the tests, two at a time; ARGS="-k waterlevel" is handed to pytest; the first time builds an API server
+	@$(if $(ARGS),,.venv/bin/python -m tests.cluster.programs api)
+	@.venv/bin/pytest --numprocesses 2 --dist loadgroup $(ARGS)
+
+test-harnesses: setup ## run the agent programs that people use, as their registries have them; the first time installs them
+	@.venv/bin/pytest tests/harnesses $(ARGS)
 
 test-cluster: setup ## run the tests that need nodes: two real ones on this machine, as root; the first time builds Kubernetes
 	@.venv/bin/python -m tests.cluster.machine

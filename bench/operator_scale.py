@@ -47,6 +47,7 @@ NAMESPACE, BARE = "scale", "scale-bare"
 SET_UP_SECONDS = 400.0
 POLL_SECONDS = 5.0
 IDLE_SECONDS, WARM_UP_SECONDS, POLLING_SECONDS = 10.0, 10.0, 25.0
+LAG_EVERY_SECONDS = 0.02
 STORMS = 3
 
 
@@ -195,17 +196,37 @@ async def ebbing(rig: Rig, burst_seconds: float) -> AsyncIterator[None]:
                 await task
 
 
+@asynccontextmanager
+async def lags(found: list[float]) -> AsyncIterator[None]:
+    """How late this process itself is, which plays all agents and is the clock: on a machine that is too busy for it no figure is the operator's."""
+
+    async def measure() -> None:
+        while True:
+            due = time.monotonic() + LAG_EVERY_SECONDS
+            await asyncio.sleep(LAG_EVERY_SECONDS)
+            found.append(time.monotonic() - due)
+
+    measuring = asyncio.create_task(measure())
+    try:
+        yield
+    finally:
+        measuring.cancel()
+
+
 async def steady(rig: Rig, operator: Operator, seconds: float, burst_seconds: float) -> None:
+    late: list[float] = []
     async with ebbing(rig, burst_seconds):
         await asyncio.sleep(WARM_UP_SECONDS)
         rig.seen.forget()
         before = await Usage.of(operator, rig.session)
-        await asyncio.sleep(seconds)
+        async with lags(late):
+            await asyncio.sleep(seconds)
         after = await Usage.of(operator, rig.session)
     took, flips = after.at - before.at, max(1, after.flips - before.flips)
     print(f"\nSteady: a burst takes {burst_seconds:g} s in each of {len(rig.loads)} jobs; {flips / took:.1f} flips/s and as often 2 readings/s a job")
     show("crossing -> role written", rig.seen.crossings, "goal: p99 under 1 s")
     show("conductor's return -> role mirrored", rig.seen.returns)
+    show("this process itself is late", late, "what is above counts only where this is small")
     written = after.written - before.written
     print(f"  {'API writes a flip':40} {written.total() / flips:8.1f}      goal: under 10 (without the lease); {by_kind(written)}")
     print(f"  {'operator CPU':40} {(after.cpu_seconds - before.cpu_seconds) / took:8.2f} cores")
@@ -215,15 +236,18 @@ async def steady(rig: Rig, operator: Operator, seconds: float, burst_seconds: fl
 async def storms(rig: Rig) -> None:
     """All jobs cross in the same moment."""
     crossings: list[float] = []
+    late: list[float] = []
     for _ in range(STORMS):
         await asyncio.gather(*(load.fill() for load in rig.loads))
         await asyncio.sleep(8.0)
         rig.seen.forget()
-        await asyncio.gather(*(load.finish(CAPACITY) for load in rig.loads))
-        await _written(rig, len(rig.loads))
+        async with lags(late):
+            await asyncio.gather(*(load.finish(CAPACITY) for load in rig.loads))
+            await _written(rig, len(rig.loads))
         crossings += rig.seen.crossings
     print(f"\nStorm: one crossing in each of {len(rig.loads)} jobs in the same moment, {STORMS} times")
     show("crossing -> role written", crossings)
+    show("this process itself is late", late)
 
 
 async def _written(rig: Rig, count: int) -> None:

@@ -1,4 +1,4 @@
-# Where harnesses run whose task names no image of its own, and what prepares every sandbox: Python and two files, no packages.
+# Where harnesses run whose task names no image of its own, and what prepares every sandbox: Python and three files, no packages.
 # The base is a tag, so that a rebuild takes its security fixes; to pin it, pass BASE=NAME@sha256:DIGEST. It needs python3 and a shell.
 ARG BASE=python:3.12-slim
 
@@ -12,7 +12,8 @@ LABEL org.opencontainers.image.title="tidemill-sandbox" \
       org.opencontainers.image.revision="${REVISION}"
 RUN command -v python >/dev/null || ln -s "$(command -v python3)" /usr/local/bin/python
 COPY rollout/tidemill_rollout/__init__.py /opt/tidemill/tidemill_rollout/
-COPY rollout/tidemill_rollout/sandbox/__init__.py rollout/tidemill_rollout/sandbox/enter.py rollout/tidemill_rollout/sandbox/prepare.py /opt/tidemill/tidemill_rollout/sandbox/
+COPY rollout/tidemill_rollout/sandbox/__init__.py rollout/tidemill_rollout/sandbox/enter.py rollout/tidemill_rollout/sandbox/prepare.py \
+     rollout/tidemill_rollout/sandbox/relay.py /opt/tidemill/tidemill_rollout/sandbox/
 ENV PYTHONPATH=/opt/tidemill HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 CMD ["python", "-m", "tidemill_rollout.sandbox.prepare"]

@@ -1,7 +1,9 @@
-"""What every test runs under: no model hub, no display, and property tests that time cannot fail."""
+"""What every test runs under: no model hub, no display, property tests that time cannot fail, and whom it shares the machine with."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -10,3 +12,27 @@ os.environ["MPLBACKEND"] = "Agg"
 
 settings.register_profile("tidemill", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("tidemill")
+
+TESTS = Path(__file__).parent
+ENGINES = ("end_to_end", "faults", "harnesses", "rollout/engine", "trainer")
+"""They run engines and trainers, which want the cores and the memory for themselves: one after the other."""
+
+SUITES = (TESTS / "cluster" / "node", TESTS / "harnesses")
+"""Tests that take many minutes, or root: they run when somebody names their folder, as `make test-cluster` and `make test-harnesses` do."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    named = [Path(config.invocation_params.dir, argument.split("::")[0]) for argument in config.args]
+    return True if any(collection_path == suite and not any(path.is_relative_to(suite) for path in named) for suite in SUITES) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, each group is run by one of them: what waits for an API server runs beside what computes."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item.path.relative_to(TESTS).as_posix())))
+
+
+def _group(path: str) -> str:
+    if path.startswith("cluster/"):
+        return "cluster"
+    return "engines" if path.startswith(ENGINES) else path

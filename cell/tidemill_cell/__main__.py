@@ -20,8 +20,9 @@ from tidemill.telemetry import logs
 from tidemill.wire.cell import CellClient, CellKind
 from tidemill.wire.conductor import ConductorClient
 from tidemill.wire.engine_control import EngineControl
-from tidemill.wire.gateway import GatewayClient
+from tidemill.wire.gateway import Gateways
 from tidemill.wire.http import serve
+from tidemill.wire.shards import addresses
 from tidemill.wire.trainer import TrainerClient
 from tidemill.wire.trust import Credential, NoCredential, from_environment
 from tidemill_cell import commands, devices
@@ -30,7 +31,9 @@ from tidemill_cell.agent import Agent
 from tidemill_cell.children import Child
 from tidemill_cell.follower import Follower, Place
 from tidemill_cell.follower import routes as follower_routes
+from tidemill_cell.gpu.export import watch
 from tidemill_cell.identity import Identity, parse_name
+from tidemill_cell.metrics import registry_of, registry_of_follower
 from tidemill_cell.phases import Phases
 from tidemill_cell.process_group import adopt_orphans
 from tidemill_cell.proxy import Proxy
@@ -49,6 +52,7 @@ def main() -> int:
     try:
         credential = from_environment()
         job = load_rljob(given.manifest)
+        logs.start("cell", job=job.metadata.name, cell=given.cell)
     except (NoCredential, InvalidManifest) as problem:
         _log.error(str(problem))
         return 2
@@ -100,7 +104,7 @@ def _leader(
     """The agent of a cell, on its first node or its only one."""
     kind, ordinal = parse_name(given.cell)
     mine, trainers = Address(given.host, given.port, given.advertise), Address(given.host, given.trainer_port, given.trainer_advertise)
-    me = Identity(given.cell, kind, ordinal, mine.url, job.spec.cells.capacity, trainers.advertised)
+    me = Identity(given.cell, kind, ordinal, mine.url, job.spec.cells.capacity, trainers.advertised, job.metadata.name)
     share = devices.Devices(given.cores, given.gpus, given.threads)
     engine_url = f"http://{LOOPBACK}:{given.engine_port}"
     engine = _engine(given, job, caller, session)
@@ -111,16 +115,21 @@ def _leader(
     conductor = ConductorClient(given.conductor_url, caller, session)
     agent = Agent(me, engine, trainer, trainer_client, conductor, ranks=Ranks(me.cell, given.ranks))
     proxy = Proxy(engine_url, caller, session, agent.refusal)
+    agent.live_calls = lambda: proxy.live_calls
+    proxy.on_change = agent.account
     phases = Phases(
         me,
-        GatewayClient(given.gateway_url, caller, session),
+        Gateways(addresses(given.gateway_url), caller, session),
         EngineControl(engine_url, caller, session),
         trainer_client,
         lambda url: TrainerClient(url, caller, session),
         proxy,
         recompute_kv=job.spec.rollout.kv_on_publish is KvOnPublish.RECOMPUTE,
+        ledger=agent.ledger,
     )
-    return agent, routes(agent, proxy, caller), lambda: agent.run(phases)
+    registry = registry_of(agent, proxy)
+    watch(registry, given.gpus)
+    return agent, routes(agent, proxy, registry, caller), lambda: agent.run(phases)
 
 
 def _follower(
@@ -128,8 +137,11 @@ def _follower(
 ) -> tuple[Follower, web.Application, Callable[[], Coroutine[None, None, None]]]:
     """The agent of another node of a cell: its part of the engine, and nothing else. Trainers over several nodes do not exist yet."""
     place = Place(given.cell, given.rank, Address(given.host, given.port, given.advertise).url)
-    follower = Follower(place, (_engine(given, job, caller, session),), CellClient(given.leader, caller, session))
-    return follower, follower_routes(follower, caller), follower.run
+    children = (_engine(given, job, caller, session),)
+    follower = Follower(place, children, CellClient(given.leader, caller, session))
+    registry = registry_of_follower(job.metadata.name, given.cell, given.rank, children)
+    watch(registry, given.gpus)
+    return follower, follower_routes(follower, registry, caller), follower.run
 
 
 def _engine(given: argparse.Namespace, job: RLJob, caller: Credential, session: aiohttp.ClientSession) -> Child:
@@ -156,7 +168,7 @@ def _arguments() -> argparse.Namespace:
         help=f"time to hand over calls, gradients and leases after SIGTERM (default: {POD_GRACE_SECONDS:g}, none on the loopback interface)",
     )
     parser.add_argument("--conductor-url", required=True)
-    parser.add_argument("--gateway-url", required=True)
+    parser.add_argument("--gateway-url", required=True, help="of several gateways: all of them, with commas between")
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of the initial weights")
     parser.add_argument("--rank", type=int, default=0, help="which node of its cell this is; rank 0 owns role and epoch (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=1, help="nodes of the cell (default: %(default)s)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from tidemill_cell import roles
 from tidemill_cell.children import Child, Health
 from tidemill_cell.flips import FlipUnderWay
 from tidemill_cell.identity import Identity
+from tidemill_cell.ledger import Ledger, idle_cause, role_now
 from tidemill_cell.phases import Blame, PhaseFailed, Phases
 from tidemill_cell.ranks import Ranks
 from tidemill_cell.roles import LIMITS, Acknowledged, Blocked, Phase, Standing, Tidings, Weights
@@ -47,7 +48,8 @@ class Agent:
     ) -> None:
         self.identity = identity
         self.board = Board()
-        self.flips = 0
+        self.ledger = Ledger()
+        self.live_calls: Callable[[], int] = lambda: 0
         self._engine = engine
         self._trainer = trainer
         self._trainer_client = trainer_client
@@ -62,6 +64,7 @@ class Agent:
         self._flip: FlipUnderWay | None = None
         self._last_flip: Flip | None = None
         self._trouble = ""
+        self._doing: Phase | None = None
         self._failing: Phase | None = None
         self._failures = 0  # in a row, of that phase
         self._engine_life = ""
@@ -75,7 +78,7 @@ class Agent:
         self._announced = self._reading()
 
     def state(self) -> CellState:
-        return msgspec.structs.replace(self._reading(), sequence=self.board.sequence)
+        return msgspec.structs.replace(self._reading(), live_calls=self.live_calls(), sequence=self.board.sequence)
 
     def refusal(self, epoch: int) -> str:
         """Why a call routed under `epoch` is not served here; "" when it is."""
@@ -139,7 +142,14 @@ class Agent:
             return self._flip
         return FlipUnderWay(order.role, order.epoch)
 
+    def account(self) -> None:
+        """What is done from now on may be something else."""
+        role = role_now(self._order, self._acknowledged, any(child.health is Health.FAILED for child in self.children))
+        to = None if self._order is None else self._order.role
+        self.ledger.stands(role, idle_cause(role, to, self._doing, self._stands, serves=self.live_calls() > 0))
+
     def _touch(self) -> None:
+        self.account()
         self._wake.set()
         self._changed.set()
 
@@ -286,6 +296,7 @@ class Agent:
         return True
 
     def _tell(self, what: str) -> None:
+        self.account()
         self._trouble = what
         self._changed.set()
 
@@ -296,18 +307,23 @@ class Agent:
         self._acknowledged = Acknowledged(order.role, order.epoch)
         if self._flip is not None:
             self._last_flip, self._flip = self._flip.ended(self.identity.cell), None
-            self.flips += 1
+            self.ledger.flipped(self._last_flip)
             self._log.info("flip ended", to=order.role, epoch=order.epoch, seconds=self._last_flip.seconds, phases=self._last_flip.phases)
         self._log.info("role acknowledged", role=order.role, epoch=order.epoch)
 
     async def _attempt(self, phases: Phases, phase: Phase, order: RoleOrder, tidings: Tidings) -> None:
+        self._doing = phase
+        self.account()
         try:
             with self._flip.timed(phase) if self._flip is not None else nullcontext():
                 moved = await self._unless_superseded(phase, phases.perform(phase, order, tidings))
         except PhaseFailed as failure:
+            self.ledger.phase_failures += 1
             self._stands = self._stands if failure.had_no_effect else roles.after_failure(phase, self._stands)
             await self._after_failed(phase, order, failure)
             return
+        finally:
+            self._doing = None
         self._failing = None
         self._stands = roles.after(phase, order, self._stands, tidings)
         if self._flip is not None:

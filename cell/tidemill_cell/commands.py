@@ -39,7 +39,7 @@ def engine(
         *(*PYTHON, "tidemill_rollout.engine"),
         *("--model", str(model)),
         *("--port", str(port)),
-        *("--cell", cell),
+        *("--job", job.metadata.name, "--cell", cell),
         *("--max-length", str(spec.model.max_length)),
         *("--dtype", spec.model.dtype),
         *("--max-executions", str(spec.cells.capacity)),

@@ -14,8 +14,9 @@ class Devices:
     @property
     def environment(self) -> dict[str, str]:
         """One compute thread a core: more would only wait for each other. A thread that waits sleeps, because it may wait for one that is not
-        running. A cell without GPUs sees none."""
+        running. A cell without GPUs sees none; those of another count as the driver counts them, whose metrics are told."""
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus), "OMP_WAIT_POLICY": "PASSIVE"}
+        visible |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if self.gpus else {}
         threads = self.threads or len(self.cores)
         return visible | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
 

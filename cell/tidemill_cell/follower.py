@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from tidemill.telemetry.exposition import metrics_of
 from tidemill.telemetry.logs import Log
+from tidemill.telemetry.registry import Registry
 from tidemill.wire.cell import CellClient, RankOrder, RankState, Role
 from tidemill.wire.http import WireError, application
 from tidemill.wire.trust import Credential
@@ -96,7 +98,7 @@ class Follower:
             await asyncio.sleep(self._report_seconds)
 
 
-def routes(follower: Follower, trust: Credential | str) -> web.Application:
+def routes(follower: Follower, registry: Registry, trust: Credential | str) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         state = follower.state()
         return web.Response(text=f"{state.reason or 'ok'}\n", status=503 if follower.failed else 200)
@@ -110,4 +112,5 @@ def routes(follower: Follower, trust: Credential | str) -> web.Application:
     app = application(trust)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics_of(registry))
     return app

@@ -15,6 +15,7 @@ class Identity:
     url: str  # of the agent
     capacity: int  # C_e
     trainer_url: str = ""  # under which other cells reach its trainer; empty: as the agent does
+    job: str = ""  # its name
 
 
 def parse_name(cell: str) -> tuple[CellKind, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -12,6 +13,7 @@ from tidemill.wire.gateway import Drain, GatewayClient, Route
 from tidemill.wire.http import WireError
 from tidemill.wire.trainer import Join, Leave, TrainerClient
 from tidemill_cell.identity import Identity
+from tidemill_cell.ledger import Ledger
 from tidemill_cell.proxy import Proxy
 from tidemill_cell.roles import LIMITS, Phase, Tidings
 from tidemill_cell.weights import NotLoaded, WrongWeights, bring_to
@@ -53,6 +55,7 @@ class Phases:
         trainer_at: Callable[[str], TrainerClient],
         proxy: Proxy,
         recompute_kv: bool = False,
+        ledger: Ledger | None = None,
     ) -> None:
         self._identity = identity
         self._gateway = gateway
@@ -61,6 +64,7 @@ class Phases:
         self._trainer_at = trainer_at
         self._proxy = proxy
         self._recompute_kv = recompute_kv
+        self._ledger = ledger or Ledger()
 
     async def perform(self, phase: Phase, order: RoleOrder, tidings: Tidings) -> int:
         """Do `phase`; the number of calls that were moved away having sampled at least one token here (drain only).
@@ -77,8 +81,10 @@ class Phases:
         except WireError as cause:
             raise PhaseFailed(f"{phase}: {cause}", _BLAME[phase]) from cause
         except NotLoaded as cause:
+            self._ledger.load_failures["NotLoaded"] += 1
             raise PhaseFailed(f"{phase}: {cause}", Blame.ELSEWHERE, had_no_effect=True) from cause
         except WrongWeights as cause:
+            self._ledger.load_failures["Checksum"] += 1
             raise PhaseFailed(f"{phase}: {cause}", Blame.ELSEWHERE) from cause
 
     async def _perform(self, phase: Phase, order: RoleOrder, tidings: Tidings) -> int:
@@ -99,7 +105,9 @@ class Phases:
                 await self._own_trainer.leave(Leave(order.epoch), limit)
             case Phase.WEIGHTS:
                 assert tidings.published is not None
-                await bring_to(tidings.published, self._trainer_at(tidings.core_url), self._engine, self._recompute_kv)
+                began = time.monotonic()
+                nbytes = await bring_to(tidings.published, self._trainer_at(tidings.core_url), self._engine, self._recompute_kv)
+                self._ledger.loaded(time.monotonic() - began, nbytes)
             case Phase.ROUTE:
                 assert tidings.published is not None
                 me = self._identity

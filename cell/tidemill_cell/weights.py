@@ -21,8 +21,8 @@ class WrongWeights(Exception):
     """What the engine has loaded is not what was published. It must not serve."""
 
 
-async def bring_to(published: Weights, core: TrainerClient, engine: EngineControl, recompute_kv: bool) -> None:
-    """Load `published` into the engine, and return only if that is what it has loaded.
+async def bring_to(published: Weights, core: TrainerClient, engine: EngineControl, recompute_kv: bool) -> int:
+    """Load `published` into the engine, and return only if that is what it has loaded; how many bytes that were.
 
     Raises:
         NotLoaded: the core does not offer it, or the bytes were not what was announced.
@@ -48,3 +48,4 @@ async def bring_to(published: Weights, core: TrainerClient, engine: EngineContro
             f"but version {published.version} was published with digest {published.digest}"
         )
     _log.info("weights verified", version=published.version, digest=published.digest, seconds=loaded.seconds)
+    return sum(shard.nbytes for shard in snapshot.shards)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tidemill.telemetry.logs import Log
+from tidemill_operator import ownership
 from tidemill_operator.actions import Action, Apply, Delete, DryRun, Event, GiveBack, LookAgain, PatchStatus, digest
 from tidemill_operator.caches import Caches
 from tidemill_operator.events import Recorder
@@ -33,18 +34,22 @@ class NotLeading(Exception):
 class Remembered:
     """What a job's passes know from one to the next, and a new leader may do without."""
 
+    since: float = 0.0  # when the job was first looked at
     dry_run: str | None = None
     dry_run_at: float = 0.0
     back_offs: dict[str, BackOff] = field(default_factory=dict)
+    unmoved: set[str] = field(default_factory=set)  # uids
+    applied: dict[str, float] = field(default_factory=dict)  # by uid: when what is there was last applied again
     trouble: str = ""
     status_written: float = 0.0
     statuses: dict[str, tuple[str, float]] = field(default_factory=dict)  # by uid: digest of the last one written, and when
 
     def not_after(self, now: float) -> None:
         """A clock that was set back must not keep anything waiting until it comes by again."""
-        self.dry_run_at, self.status_written = min(self.dry_run_at, now), min(self.status_written, now)
+        self.since, self.dry_run_at, self.status_written = (min(at, now) for at in (self.since, self.dry_run_at, self.status_written))
         self.back_offs = {gang: BackOff(off.times, min(off.until, now + LONGEST_WAIT_SECONDS * 2)) for gang, off in self.back_offs.items()}
         self.statuses = {uid: (what, min(at, now)) for uid, (what, at) in self.statuses.items()}
+        self.applied = {uid: min(at, now) for uid, at in self.applied.items()}
 
 
 class Applier:
@@ -80,19 +85,21 @@ class Applier:
         if failures:
             raise failures[0]
 
-    async def apply(self, action: Apply) -> None:
-        """Raises KubeError; `Taken` when the name is somebody else's."""
+    async def apply(self, action: Apply) -> Manifest:
+        """Answers the object as it is then. Raises KubeError; `Taken` when the name is somebody else's."""
         manifest, ref = action.manifest, action.ref
         if not action.uid:
             await self._check_free(manifest)
         else:
             manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": action.uid}}
         try:
-            self._caches.absorb(await self._kube.apply(manifest))
+            made = await self._kube.apply(manifest)
         except Conflict:
             if not RESOURCES[ref.kind].watched:
                 self._caches.remove(ref, action.uid)  # it may be gone, or another one, and no watch would say so
             raise
+        self._caches.absorb(made)
+        return made
 
     async def _check_free(self, manifest: Manifest) -> None:
         """An apply would take over whatever has the name. What belongs to the same owner is ours, and was only not seen yet."""
@@ -111,8 +118,13 @@ class Applier:
 
     async def _do(self, action: Action, memory: Remembered) -> None:
         match action:
-            case Apply():
-                await self.apply(action)
+            case Apply(manifest):
+                made = await self.apply(action)
+                fields = ownership.managed(made["metadata"]) if action.ref.kind != "Pod" else None
+                if action.uid:
+                    memory.applied[action.uid] = self._clock()
+                if fields is not None and ownership.taken(manifest, fields):
+                    memory.unmoved.add(made["metadata"]["uid"])  # an admission rule of the cluster has the last word: no use to insist
             case Delete(ref, uid, reason, force):
                 _log.info("deleting", kind=ref.kind, namespace=ref.namespace, name=ref.name, reason=reason)
                 await self._kube.delete(ref.kind, ref.namespace, ref.name, uid, force=force)

@@ -11,11 +11,16 @@ from tidemill_operator.observed import Cell, Pod
 from tidemill_operator.problems import problems
 from tidemill_operator.status import flip_status, whole
 
+AT_LEISURE_SECONDS = 60.0
 
-def cell_status(cell: Cell, told: CellTide | None, pods: tuple[Pod, ...], now: float) -> Manifest:
+
+def cell_status(cell: Cell, told: CellTide | None, pods: tuple[Pod, ...], now: float, *, awaited: bool = False) -> Manifest:
+    """`awaited`: the conductor has not been heard yet, and what another operator wrote of it stands."""
     state = told.state if told else None
     ordered = sorted(pods, key=lambda p: p.rank)
     old = cell.status
+    if awaited and old:
+        return whole(GPUCellStatus, {**old, "pods": [p.name for p in ordered], "node": _node(ordered)})
     status: Manifest = {"observedGeneration": cell.generation, "pods": [p.name for p in ordered], "node": _node(ordered)}
     if state is not None:
         status |= _of_agent(state)
@@ -26,8 +31,12 @@ def cell_status(cell: Cell, told: CellTide | None, pods: tuple[Pod, ...], now: f
     return whole(GPUCellStatus, status)
 
 
-def same(old: Manifest, new: Manifest) -> bool:
-    return whole(GPUCellStatus, old) == new
+def due(old: Manifest, new: Manifest, last_written: float, now: float) -> bool:
+    """Whether the status is worth a write now. The number of calls alone changes all the time, and is only now and then."""
+    former = whole(GPUCellStatus, old)
+    if former == new:
+        return False
+    return now - last_written >= AT_LEISURE_SECONDS or {**former, "unfinishedExecutions": 0} != {**new, "unfinishedExecutions": 0}
 
 
 def _of_agent(state: CellState) -> Manifest:
@@ -37,6 +46,7 @@ def _of_agent(state: CellState) -> Manifest:
         "phase": state.phase.value,
         "endpoint": state.url,
         "capacity": state.capacity,
+        "unfinishedExecutions": state.live_calls,
         "policyVersion": state.policy_version,
     }
     flip = state.last_flip

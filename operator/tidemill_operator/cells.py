@@ -59,6 +59,21 @@ def leader_service(context: Context, cell: Wanted) -> Manifest:
     }
 
 
+def is_gang(context: Context, cell: Wanted) -> bool:
+    """Whether the cluster's scheduler is told to place the cell's pods all or none. A queue does that for its jobs."""
+    return context.gangs and cell.nodes > 1 and not queue_of(context)
+
+
+def pod_group(context: Context, cell: Wanted) -> Manifest:
+    """Over the nodes of a cell, not over cells: the group of a pod cannot change, and cells are placed anew one by one."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "PodGroup",
+        "metadata": context.meta(names.gpucell(context.name, cell.name), COMPONENT, cell=cell.name),
+        "spec": {"schedulingPolicy": {"gang": {"minCount": cell.nodes}}},
+    }
+
+
 def pod(context: Context, cell: Wanted, rank: int, owner: Manifest, leader_ip: str = "") -> Manifest:
     """A bare pod: no controller of the cluster ever makes two of one rank. `owner` is the GPUCell.
 
@@ -96,6 +111,8 @@ def template(context: Context, cell: Wanted, rank: int, leader_ip: str = "") -> 
         body |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     meta = pods.pod_meta(context, COMPONENT, cell=cell.name, rank=str(rank))
     meta["annotations"] |= profile.annotations
+    if is_gang(context, cell):
+        body["schedulingGroup"] = {"podGroupName": names.gpucell(context.name, cell.name)}
     queue = queue_of(context)
     if queue:
         meta["labels"] |= {QUEUE: queue, GROUP: names.gpucell(context.name, cell.name)}
@@ -114,6 +131,8 @@ def _command(context: Context, cell: Wanted, rank: int, leader_ip: str) -> list[
     command += ["--engine-port", str(names.ENGINE_PORT), "--trainer-port", str(names.TRAINER_PORT)]
     command += ["--trainer-advertise", f"http://$(POD_IP):{names.TRAINER_PORT}"]
     command += ["--conductor-url", context.conductor_url, "--gateway-url", context.gateway_url, "--model", pods.MODEL]
+    if gpus := context.job.spec.cells.gpus_per_node:
+        command += ["--gpus", ",".join(str(index) for index in range(gpus))]  # all that the device plugin gave this pod
     if cell.nodes > 1:
         command += ["--rank", str(rank), "--ranks", str(cell.nodes)]
         command += ["--leader", f"http://{leader_ip}:{names.AGENT_PORT}"] if rank else []

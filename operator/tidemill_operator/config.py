@@ -53,6 +53,7 @@ class OperatorConfig(Model):
     lease: LeaseConfig = Field(LeaseConfig(), description="Election of a leader.")
     health_port: Port = Field(8080, description="Port of /healthz and /readyz.")
     metrics_port: Port = Field(8081, description="Port of /metrics.")
+    metrics_from: tuple[str, ...] = Field((), description="Namespaces whose pods may reach the processes of jobs, for their metrics.")
     node_loss_seconds: Seconds = Field(60, description="Pods of a node that is away for this long are replaced.")
     placement_seconds: Seconds = Field(300, description="A cell of which some pods find no node for this long gives the others' places back.")
     network_profiles: dict[str, NetworkProfileConfig] = Field({}, description="RDMA networks by the name jobs use.")

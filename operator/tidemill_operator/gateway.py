@@ -5,7 +5,6 @@ from __future__ import annotations
 from tidemill_operator import names, pods
 from tidemill_operator.names import Manifest
 from tidemill_operator.pods import Context
-from tidemill_operator.template import merged
 
 COMPONENT = "gateway"
 
@@ -25,49 +24,20 @@ def service(context: Context, shard: int) -> Manifest:
 
 
 def stateful_set(context: Context, replicas: int) -> Manifest:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": context.meta(names.gateway(context.name), COMPONENT),
-        "spec": {
-            "replicas": replicas,
-            "serviceName": names.gateway_shard(context.name, 0),
-            "selector": {"matchLabels": {names.JOB: context.name, names.COMPONENT: COMPONENT}},
-            "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "OnDelete"},
-            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
-            "template": template(context),
-            # What harnesses have been answered is known nowhere else until their executions end.
-            "volumeClaimTemplates": [pods.work_claim(context, COMPONENT, context.job.spec.gateway.storage)],
-        },
-    }
+    """With a volume: what harnesses have been answered is known nowhere else until their executions end."""
+    service, storage = names.gateway_shard(context.name, 0), context.job.spec.gateway.storage
+    return pods.stateful_set(context, COMPONENT, replicas, service, template(context), storage, podManagementPolicy="Parallel")
 
 
 def template(context: Context) -> Manifest:
+    program = ["python", "-m", "tidemill_rollout.gateway", "--manifest", pods.MANIFEST, "--workdir", pods.WORK, "--host", "0.0.0.0"]
+    program += ["--port", str(names.GATEWAY_PORT), "--conductor-url", context.conductor_url, "--model", pods.MODEL]
+    variables: tuple[Manifest, ...] = ()
+    if len(context.gateway_ips) > 1:
+        program += ["--gateway-url", context.gateway_url, "--number", "$(GATEWAY_NUMBER)"]
+        variables = (pods.from_field("GATEWAY_NUMBER", "metadata.labels['apps.kubernetes.io/pod-index']"),)
     mounts = pods.common_mounts(checkpoints_read_only=True)
-    image = context.config.images.conductor
-    command = ["python", "-m", "tidemill_rollout.gateway", "--manifest", pods.MANIFEST, "--workdir", pods.WORK, "--host", "0.0.0.0"]
-    command += ["--port", str(names.GATEWAY_PORT), "--conductor-url", context.conductor_url, "--model", pods.MODEL]
-    main = pods.container(
-        context,
-        COMPONENT,
-        image,
-        command,
-        mounts,
-        ports=[{"name": "http", "containerPort": names.GATEWAY_PORT, "protocol": "TCP"}],
-        resources=pods.SMALL,
-        startupProbe=pods.probe("/healthz", names.GATEWAY_PORT, period_seconds=2, failures=150),
-        livenessProbe=pods.probe("/healthz", names.GATEWAY_PORT, period_seconds=10, failures=6),
-        readinessProbe=pods.probe("/healthz", names.GATEWAY_PORT, period_seconds=5, failures=2),
+    model = pods.model_container(context, context.config.images.conductor, mounts, wait=True)
+    return pods.process(
+        context, COMPONENT, program, names.GATEWAY_PORT, context.job.spec.gateway.template, mounts, init=(model,), variables=variables
     )
-    built = {
-        "metadata": pods.pod_meta(context, COMPONENT),
-        "spec": pods.pod_spec(
-            context,
-            names.gateway(context.name),
-            [main],
-            pods.common_volumes(context),
-            [pods.model_container(context, image, mounts, wait=True)],
-        ),
-    }
-    return merged(built, context.job.spec.gateway.template, "spec.gateway.template")

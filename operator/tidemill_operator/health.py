@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from tidemill.telemetry.exposition import metrics_of
 from tidemill_operator.metrics import REGISTRY
 
 STUCK_SECONDS = 120.0
@@ -42,12 +42,9 @@ async def serve(host: str, health_port: int, metrics_port: int, pulse: Pulse) ->
     async def readyz(_: web.Request) -> web.Response:
         return web.Response(text="leading\n" if pulse.leading else "standing by\n")
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
     health, figures = web.Application(), web.Application()
     health.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz)])
-    figures.add_routes([web.get("/metrics", metrics)])
+    figures.add_routes([web.get("/metrics", metrics_of(REGISTRY))])
     runners = []
     for app, port in ((health, health_port), (figures, metrics_port)):
         runner = web.AppRunner(app, access_log=None)

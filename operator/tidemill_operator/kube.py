@@ -101,6 +101,14 @@ class Kube:
         """A document outside of the resources, e.g. /openid/v1/jwks."""
         return await self._request("GET", path, None, "", path)
 
+    async def has(self, resource: Resource) -> bool:
+        """Whether the cluster knows such objects."""
+        try:
+            known = await self.raw(f"/apis/{resource.group}/{resource.version}")
+        except Gone:
+            return False
+        return any(entry["name"] == resource.plural for entry in known["resources"])
+
     async def _call(
         self,
         verb: str,
@@ -127,9 +135,9 @@ class Kube:
             response = await self._client.rest_client.request(verb, url, headers=headers, body=body, _request_timeout=REQUEST_SECONDS)
             raw: bytes = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError, ApiException) as cause:
-            API_CALLS.labels(verb, kind, "none").inc()
+            API_CALLS.of(verb, kind, "none").inc()
             raise Unavailable(0, f"{what}: no answer ({type(cause).__name__}: {cause})") from cause
-        API_CALLS.labels(verb, kind, str(response.status)).inc()
+        API_CALLS.of(verb, kind, str(response.status)).inc()
         if response.status >= 400:
             raise error_of(response.status, what, raw, response.headers.get("Retry-After", ""))
         answer: Manifest = json.loads(raw)

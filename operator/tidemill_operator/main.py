@@ -25,6 +25,7 @@ from tidemill_operator.lease import Leadership
 from tidemill_operator.metrics import QUEUE_DEPTH
 from tidemill_operator.queue import WorkQueue
 from tidemill_operator.reconcile import Reconciler
+from tidemill_operator.resources import RESOURCES
 from tidemill_operator.sweep import SWEEP_SECONDS, Sweeper
 
 WORKERS = 8
@@ -81,6 +82,7 @@ async def _lead(
     sweeper = Sweeper(kube, caches, config.namespaces, lambda keys: _enqueue(queue, keys))
     await _persist(sweeper.fill)
     reconciler.cluster_keys = await _persist(lambda: jwks.fetch(kube))
+    reconciler.gangs = await _persist(lambda: kube.has(RESOURCES["PodGroup"]))
     _enqueue(queue, set(caches.jobs()))
     pulse.overdue_seconds = lambda: queue.schedule.overdue_seconds(time.monotonic())
     pulse.stale_watches = sweeper.stale

@@ -20,6 +20,9 @@ ADDRESSES = f"{GROUP}/addresses"
 CONDUCTOR_URL = f"{GROUP}/conductor-url"
 SELECTOR = f"{MANAGED_BY}=tidemill"
 
+CONFINED = ("sandbox", "evaluator")
+"""Components whose pods the conductor makes, and that nobody trusts."""
+
 CONDUCTOR_PORT, GATEWAY_PORT, AGENT_PORT, ENGINE_PORT, TRAINER_PORT = 7000, 7001, 7002, 7003, 7004
 
 type Manifest = dict[str, Any]

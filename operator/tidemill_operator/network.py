@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from tidemill_operator import cells, names
-from tidemill_operator.names import Manifest
+from tidemill_operator.names import CONFINED, Manifest
 from tidemill_operator.pods import Context
 
 TRUSTED = ("conductor", "gateway", "cell")
-CONFINED = ("sandbox", "evaluator")
 
 
 def policies(context: Context) -> tuple[Manifest, ...]:
@@ -33,9 +32,10 @@ def _sandboxes(context: Context) -> Manifest:
 
 
 def _processes(context: Context) -> Manifest:
-    """Conductor, gateway and cells hear each other and the operator. What they call is open: the API server, registries, model hubs."""
-    operator = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": context.config.operator_namespace}}}
-    peers = [{"podSelector": _pods(context, *TRUSTED)}, operator]
+    """Conductor, gateway and cells hear each other, the operator, and who scrapes. What they call is open: the API server, registries, model hubs."""
+    heard = (context.config.operator_namespace, *context.config.metrics_from)
+    outside = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}} for namespace in heard]
+    peers = [{"podSelector": _pods(context, *TRUSTED)}, *outside]
     return _policy(context, "processes", TRUSTED, {"policyTypes": ["Ingress"], "ingress": [{"from": peers}]})
 
 

@@ -10,6 +10,7 @@ from tidemill.wire.cell import Flip
 from tidemill.wire.conductor import Tide
 from tidemill_operator.actions import Ref
 from tidemill_operator.names import Manifest, gpucell
+from tidemill_operator.ownership import Managed
 
 SILENCE_SECONDS = 45.0
 """A conductor answers a long poll within 20 s; two may get lost."""
@@ -95,6 +96,7 @@ class Thing:
     deleting: bool = False
     cluster_ip: str = ""
     owner: str = ""  # uid of the RLJob it belongs to; empty for what belongs to none, or to something else
+    fields: Managed | None = None  # None: not known, or nobody's business
     addresses: dict[str, str] = field(default_factory=dict)  # of a job's ConfigMap
 
 
@@ -107,6 +109,11 @@ class Reading:
     error: str = ""  # why it does not
     suspended: bool = False  # it has put everything away: its pods may be deleted
     flips: tuple[Flip, ...] = ()  # of all readings lately: a tide has only each cell's last
+    since: float = 0.0  # when this process began to listen
+
+    def awaited(self, now: float) -> bool:
+        """Whether this process is too young to say that the conductor is silent. What was known before it came stands meanwhile."""
+        return self.tide is None and now - self.since < SILENCE_SECONDS
 
     def fresh(self, now: float) -> bool:
         """Whether it answers at present."""
@@ -131,9 +138,13 @@ class Observed:
     reading: Reading = field(default_factory=Reading)
     back_offs: dict[str, BackOff] = field(default_factory=dict)  # by cell; "" for the job as a whole
     trust: str = ""  # trust.json; empty until the API server's keys are known
+    gangs: bool = False  # whether the cluster places groups of pods as a whole
     dry_run: str | None = None  # what the API server said to the job's pods; "" when it takes them, None before it was asked
+    unmoved: frozenset[str] = frozenset()  # uids of things of which some fields do not become ours, however often they are applied
+    applied: dict[str, float] = field(default_factory=dict)  # when a thing that is there was last applied again, by uid
     trouble: str = ""  # why the last pass could not write what it wanted
     status_written: float = 0.0  # when the job's status was last written
+    cells_written: dict[str, float] = field(default_factory=dict)  # when a cell's was, by uid
 
     def thing(self, kind: str, name: str) -> Thing | None:
         return self.things.get(Ref(kind, self.job.namespace, name))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidemill.api.not_yet import not_yet
-from tidemill_operator import access, addresses, announcements, cells, conductor, gateway, lifecycle, names, network, placement, storage
+from tidemill_operator import access, addresses, announcements, cells, conductor, gateway, lifecycle, names, network, ownership, placement, storage
 from tidemill_operator.actions import Action, Apply, Delete, DryRun, Event, EventKind, GiveBack, LookAgain, PatchStatus, Ref, digest, stamped
-from tidemill_operator.cell_status import cell_status, same
+from tidemill_operator.cell_status import cell_status, due
 from tidemill_operator.conditions import Condition, Is
 from tidemill_operator.config import OperatorConfig
 from tidemill_operator.lifecycle import Stage
@@ -17,6 +17,8 @@ from tidemill_operator.observed import Observed, Pod
 from tidemill_operator.pods import Context
 from tidemill_operator.status import due_at, job_status
 from tidemill_operator.template import Refused
+
+INSIST_SECONDS = 60.0
 
 
 def plan(observed: Observed, config: OperatorConfig, now: float) -> tuple[Action, ...]:
@@ -43,8 +45,9 @@ def context_of(observed: Observed, config: OperatorConfig) -> Context | None:
     if job.model is None:
         return None
     known = addresses.addresses(observed)
-    conductor_ip, gateway_ip = (known.get(name, "") for name in (names.conductor(job.name), names.gateway_shard(job.name, 0)))
-    return Context(job.model, job.namespace, job.uid, config, conductor_ip, gateway_ip)
+    shards = range(job.model.spec.gateway.replicas)
+    gateway_ips = tuple(known.get(names.gateway_shard(job.name, shard), "") for shard in shards)
+    return Context(job.model, job.namespace, job.uid, config, known.get(names.conductor(job.name), ""), gateway_ips, observed.gangs)
 
 
 def hindrance(observed: Observed, context: Context | None) -> Condition | None:
@@ -53,10 +56,6 @@ def hindrance(observed: Observed, context: Context | None) -> Condition | None:
         return Condition("Invalid", Is.TRUE, "BreaksRules", "\n".join(observed.job.errors))
     spec = context.job.spec
     profile = spec.cells.network.profile
-    if spec.gateway.replicas > 1:
-        return Condition(
-            "Invalid", Is.TRUE, "NotSupported", f"spec.gateway.replicas: is {spec.gateway.replicas}; one is supported so far, set it to 1"
-        )
     if refused := tuple(not_yet(spec)):
         return Condition("Invalid", Is.TRUE, "NotSupported", "\n".join(map(str, refused)))
     if profile != "none" and profile not in context.config.network_profiles:
@@ -94,11 +93,11 @@ def _of_stage(observed: Observed, context: Context, stage: Stage, held_back: boo
         yield DryRun(observed.job.uid, samples(context))
         return
     running = stage in (Stage.RUN, Stage.STOPPING)
-    yield from _applied(observed, foundation(context))
-    if not context.conductor_ip or not context.gateway_ip or not observed.trust:
+    yield from _applied(observed, foundation(context), now)
+    if not context.conductor_ip or not all(context.gateway_ips) or not observed.trust:
         return
     conductor_stays = running or stage is Stage.ENDING
-    yield from _applied(observed, processes(context, observed, int(conductor_stays), int(running)))
+    yield from _applied(observed, processes(context, observed, int(conductor_stays), len(context.gateway_ips) if running else 0), now)
     if not running:
         yield from (_delete(observed, pod, f"the job is {stage.name.lower()}") for pod in observed.of("cell") if not pod.deleting)
         return
@@ -111,7 +110,7 @@ def foundation(context: Context) -> tuple[Manifest, ...]:
     """What exists as long as the job does. The Services come first, because everything else carries their addresses."""
     return (
         conductor.service(context),
-        gateway.service(context, 0),
+        *(gateway.service(context, shard) for shard in range(len(context.gateway_ips))),
         *access.accounts(context),
         access.role(context),
         access.role_binding(context),
@@ -129,12 +128,13 @@ def processes(context: Context, observed: Observed, conductors: int, gateways: i
         *(() if refused else (config_map,)),
         *(cells.gpucell(context, cell) for cell in wanted),
         *(cells.leader_service(context, cell) for cell in wanted if cell.nodes > 1),
+        *(cells.pod_group(context, cell) for cell in wanted if cells.is_gang(context, cell)),
         conductor.stateful_set(context, conductors),
         gateway.stateful_set(context, gateways),
     )
 
 
-def _applied(observed: Observed, manifests: tuple[Manifest, ...]) -> Iterator[Action]:
+def _applied(observed: Observed, manifests: tuple[Manifest, ...], now: float) -> Iterator[Action]:
     known = addresses.addresses(observed)
     for manifest in manifests:
         there = observed.thing(manifest["kind"], manifest["metadata"]["name"])
@@ -145,6 +145,21 @@ def _applied(observed: Observed, manifests: tuple[Manifest, ...]) -> Iterator[Ac
             yield Apply(addresses.at_its_address(stamped(manifest), known))
         elif not immutable and there.applied != digest(manifest):
             yield Apply(stamped(manifest), there.uid)
+        elif there.fields is not None and _may_insist(observed, there.uid, now) and (paths := ownership.taken(manifest, there.fields)):
+            yield _warning(observed, "ChangeReverted", _reverted(there.ref, paths, there.fields.managers))
+            yield Apply(stamped(manifest), there.uid)
+
+
+def _may_insist(observed: Observed, uid: str, now: float) -> bool:
+    """A controller that changes it again each time is answered once a minute, not as fast as both can write."""
+    return uid not in observed.unmoved and now - observed.applied.get(uid, 0.0) >= INSIST_SECONDS
+
+
+def _reverted(ref: Ref, paths: tuple[str, ...], by: str) -> str:
+    return (
+        f"{ref.kind} {ref.name}: {ownership.told(paths)} changed{f' by {by}' if by else ''}; set back, because the operator builds this object "
+        "from the job: change the job, or put what pods need into its templates"
+    )
 
 
 def _retired(observed: Observed, context: Context) -> Iterator[Action]:
@@ -213,8 +228,8 @@ def _statuses(observed: Observed, stage: Stage, problem: Condition | None, fits:
         if cell.deleting:
             continue
         pods = tuple(p for p in observed.of("cell") if p.cell == cell.name and not p.deleting)
-        status = cell_status(cell, told.get(cell.name), pods, now)
-        if not same(cell.status, status):
+        status = cell_status(cell, told.get(cell.name), pods, now, awaited=observed.reading.awaited(now))
+        if due(cell.status, status, observed.cells_written.get(cell.uid, 0.0), now):
             yield PatchStatus(Ref("GPUCell", job.namespace, names.gpucell(job.name, cell.name)), cell.uid, status)
     status = job_status(observed, stage, problem, fits, now)
     at = due_at(job.status, status, observed.status_written)

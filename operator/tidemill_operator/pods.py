@@ -1,4 +1,4 @@
-"""What all of the product's pods share: accounts, volumes, security, the init container that puts the model in place."""
+"""What the product's pods share: accounts, volumes, security, the init container that puts the model in place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tidemill.api.rljob import RLJob
 from tidemill_operator import names
 from tidemill_operator.config import OperatorConfig
 from tidemill_operator.names import Manifest
+from tidemill_operator.template import merged
 
 MANIFEST = "/etc/tidemill/job/job.yaml"
 SANDBOX_CONFIG = "/etc/tidemill/job/sandbox.json"
@@ -30,7 +31,8 @@ class Context:
     uid: str
     config: OperatorConfig
     conductor_ip: str = ""
-    gateway_ip: str = ""
+    gateway_ips: tuple[str, ...] = ("",)  # by the gateways' numbers
+    gangs: bool = False
 
     @property
     def name(self) -> str:
@@ -46,7 +48,8 @@ class Context:
 
     @property
     def gateway_url(self) -> str:
-        return f"http://{_host(self.gateway_ip)}:{names.GATEWAY_PORT}"
+        """Of several: all of them, with commas between. Which one an execution belongs to, everybody computes."""
+        return ",".join(f"http://{_host(address)}:{names.GATEWAY_PORT}" for address in self.gateway_ips)
 
     def meta(self, name: str, component: str, owner: Manifest | None = None, **labels: str) -> Manifest:
         return {
@@ -113,10 +116,65 @@ def container(context: Context, name: str, image: str, program: list[str], mount
     }
 
 
-def environment() -> list[Manifest]:
-    def from_field(name: str, field: str) -> Manifest:
-        return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
+def stateful_set(context: Context, component: str, replicas: int, service: str, template: Manifest, storage: str, **more: object) -> Manifest:
+    """Pods that keep their identity and a volume."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": context.meta(f"{context.name}-{component}", component),
+        "spec": {
+            "replicas": replicas,
+            "serviceName": service,
+            "selector": {"matchLabels": {names.JOB: context.name, names.COMPONENT: component}},
+            # A new operator may build pods differently; running jobs are not restarted for that.
+            "updateStrategy": {"type": "OnDelete"},
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
+            "template": template,
+            "volumeClaimTemplates": [_work_claim(context, component, storage)],
+            **more,
+        },
+    }
 
+
+def process(
+    context: Context,
+    component: str,
+    program: list[str],
+    port: int,
+    fragment: Manifest,
+    mounts: list[Manifest],
+    volumes: tuple[Manifest, ...] = (),
+    init: tuple[Manifest, ...] = (),
+    variables: tuple[Manifest, ...] = (),
+) -> Manifest:
+    """The pod template of a process without GPUs that serves HTTP: the conductor, a gateway. `fragment` is the job's own part of it.
+
+    Raises:
+        template.Refused: it takes away what the product needs.
+    """
+    main = container(
+        context,
+        component,
+        context.config.images.conductor,
+        program,
+        mounts,
+        ports=[{"name": "http", "containerPort": port, "protocol": "TCP"}],
+        resources=SMALL,
+        startupProbe=probe("/healthz", port, period_seconds=2, failures=150),
+        livenessProbe=probe("/healthz", port, period_seconds=10, failures=6),
+        readinessProbe=probe("/healthz", port, period_seconds=5, failures=2),
+    )
+    main["env"] = [*main["env"], *variables]
+    spec = pod_spec(context, f"{context.name}-{component}", [main], [*common_volumes(context), *volumes], list(init))
+    return merged({"metadata": pod_meta(context, component), "spec": spec}, fragment, f"spec.{component}.template")
+
+
+def from_field(name: str, field: str) -> Manifest:
+    """A variable with what the pod is."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
+
+
+def environment() -> list[Manifest]:
     return [
         from_field("POD_NAME", "metadata.name"),
         from_field("POD_UID", "metadata.uid"),
@@ -163,16 +221,6 @@ def common_mounts(*, checkpoints_read_only: bool = False) -> list[Manifest]:
     ]
 
 
-def work_claim(context: Context, component: str, size: str) -> Manifest:
-    """The volume `work` of a StatefulSet's pods: it outlives each of them, and goes with the StatefulSet."""
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "work", "labels": names.labels(context.name, component)},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}, "volumeMode": "Filesystem"},
-    }
-
-
 def api_token_volume() -> Manifest:
     """What kubelet would mount by itself: here only the conductor gets it, because only the conductor makes pods."""
     return {
@@ -189,6 +237,16 @@ def api_token_volume() -> Manifest:
 
 def probe(path: str, port: int, *, period_seconds: int, failures: int) -> Manifest:
     return {"httpGet": {"path": path, "port": port}, "periodSeconds": period_seconds, "timeoutSeconds": 5, "failureThreshold": failures}
+
+
+def _work_claim(context: Context, component: str, size: str) -> Manifest:
+    """The volume `work` of a StatefulSet's pods: it outlives each of them, and goes with the StatefulSet."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "work", "labels": names.labels(context.name, component)},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}, "volumeMode": "Filesystem"},
+    }
 
 
 def _host(address: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tidemill_operator.names import CONFINED
 from tidemill_operator.observed import Container, Pod
 
 REMEDIES = {
@@ -53,11 +54,12 @@ def problems(pods: Iterable[Pod]) -> tuple[Problem, ...]:
 def _of(pod: Pod) -> Iterator[Problem]:
     if pod.unschedulable:
         yield Problem(pod.name, "Unschedulable", pod.unschedulable)
+    confined = pod.component in CONFINED  # how these end is the conductor's business
     for container in pod.containers:
-        reason = _reason(container)
+        reason = (container.waiting if container.waiting in _WAITING else "") if confined else _reason(container)
         if reason:
             yield Problem(pod.name, reason, f"container {container.name}{': ' if container.message else ''}{container.message[:300]}")
-    if pod.phase == "Failed":
+    if pod.phase == "Failed" and not confined:
         yield Problem(pod.name, "Evicted", pod.disrupted or pod.unready_reason)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from tidemill.api.loading import InvalidManifest, gpucell_of, rljob_of
 from tidemill.api.rljob import RLJob
-from tidemill_operator import addresses
+from tidemill_operator import addresses, ownership
 from tidemill_operator.actions import Ref
 from tidemill_operator.names import ADDRESSES, APPLIED, CELL, COMPONENT, RANK, Manifest, cell_of
 from tidemill_operator.observed import Cell, Container, Job, Node, Pod, Thing
 from tidemill_operator.quantity import quantity
 from tidemill_operator.times import seconds
+
+OTHERS_MAY_CHANGE = ("GPUCell", "PersistentVolumeClaim")
+"""What matters of a GPUCell cannot be changed, the rest is for people; a volume may be enlarged."""
 
 
 def job_of(raw: Manifest) -> Job:
@@ -111,6 +114,7 @@ def node_of(raw: Manifest) -> Node:
 
 def thing_of(raw: Manifest) -> Thing:
     meta = raw["metadata"]
+    watched = raw["kind"] not in OTHERS_MAY_CHANGE
     return Thing(
         ref=Ref(raw["kind"], meta["namespace"], meta["name"]),
         uid=meta["uid"],
@@ -119,6 +123,7 @@ def thing_of(raw: Manifest) -> Thing:
         owner=_owner(meta),
         addresses=addresses.read((meta.get("annotations") or {}).get(ADDRESSES, "")),
         cluster_ip=(raw.get("spec") or {}).get("clusterIP", "") if raw["kind"] == "Service" else "",
+        fields=ownership.managed(meta) if watched else None,
     )
 
 

@@ -50,6 +50,7 @@ class Reconciler:
         leads: Callable[[], bool],
     ) -> None:
         self.cluster_keys: jwks.ClusterKeys | None = None
+        self.gangs = False
         self._config = config
         self._kube = kube
         self._caches = caches
@@ -68,12 +69,11 @@ class Reconciler:
             self._memory.pop(key, None)
             await self._leave(key)
             return
-        started = time.monotonic()
+        started, now = time.monotonic(), time.time()
         uid, memory = self._memory.get(key, ("", Remembered()))
         if uid != job.uid:
-            memory = Remembered()
+            memory = Remembered(since=now)
             self._memory[key] = (job.uid, memory)
-        now = time.time()
         memory.not_after(now)
         if memory.dry_run and now - memory.dry_run_at > ASK_AGAIN_SECONDS:
             memory.dry_run = None
@@ -109,12 +109,16 @@ class Reconciler:
             pods=self._caches.pods(key),
             things=self._caches.things(key),
             nodes=self._caches.nodes(),
-            reading=follower[0].reading if follower else Reading(),
+            reading=follower[0].reading if follower else Reading(since=memory.since),
             back_offs=dict(memory.back_offs),
             trust=jwks.trust(self.cluster_keys, self._config, job.namespace, job.name),
+            gangs=self.gangs,
             dry_run=memory.dry_run,
+            unmoved=frozenset(memory.unmoved),
+            applied=dict(memory.applied),
             trouble=memory.trouble,
             status_written=memory.status_written,
+            cells_written={uid: at for uid, (_, at) in memory.statuses.items()},
         )
         return own(seen)
 

@@ -16,6 +16,7 @@ class Resource:
     namespaced: bool = True
     ours: bool = True  # carries our labels
     watched: bool = False
+    optional: bool = False  # not every cluster has it
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
@@ -39,6 +40,7 @@ RESOURCES = {
         Resource("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings"),
         Resource("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
         Resource("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets"),
+        Resource("PodGroup", "scheduling.k8s.io", "v1beta1", "podgroups", optional=True),
         Resource("Lease", "coordination.k8s.io", "v1", "leases", ours=False),
         Resource("Event", "events.k8s.io", "v1", "events", ours=False),
     )

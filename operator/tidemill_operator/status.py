@@ -71,7 +71,10 @@ def job_status(observed: Observed, stage: Stage, problem: Condition | None, fits
     status |= _progress(observed, tide) if tide is not None else _carried(old)
     new = tuple(_conditions(observed, stage, phase, problem, fits, ending, now))
     status["conditions"] = kept(old.get("conditions") or (), new, job.generation, now)
-    status |= _eta(status, tide, now) | {"limitedBy": _limit(observed, phase, tide).value}
+    if observed.reading.awaited(now) and phase.value == old.get("phase"):
+        status |= {key: old[key] for key in ("eta", "limitedBy") if key in old}
+    else:
+        status |= _eta(status, tide, now) | {"limitedBy": _limit(observed, phase, tide).value}
     return whole(RLJobStatus, status)
 
 
@@ -87,7 +90,10 @@ def _phase(observed: Observed, stage: Stage, problem: Condition | None, now: flo
         return JobPhase(tide.phase.value)
     if not observed.things:
         return JobPhase.PENDING
-    return JobPhase.PAUSED if observed.job.status.get("phase") in (JobPhase.RUNNING, JobPhase.PAUSED) else JobPhase.STARTING
+    former = observed.job.status.get("phase")
+    if former not in (JobPhase.RUNNING, JobPhase.PAUSED):
+        return JobPhase.STARTING
+    return JobPhase(former) if observed.reading.awaited(now) else JobPhase.PAUSED
 
 
 def _times(observed: Observed, phase: JobPhase, now: float) -> Manifest:
@@ -204,13 +210,16 @@ def _conditions(
     ]
     bad = next((c for c in found if c.type in ("Placed", "PodsHealthy", "Created", "ConductorReachable") and c.status is not Is.TRUE), None)
     ready = phase is JobPhase.RUNNING and bad is None
-    found.append(Condition("Ready", Is.TRUE if ready else Is.FALSE, "Running" if ready else bad.reason if bad else phase.value, _why(bad, observed)))
+    reason = "Running" if ready else bad.reason if bad else phase.value
+    found.append(Condition("Ready", Is.TRUE if ready else Is.FALSE, reason, _why(bad, observed, now)))
     return found
 
 
-def _why(bad: Condition | None, observed: Observed) -> str:
+def _why(bad: Condition | None, observed: Observed, now: float) -> str:
     if bad is not None:
         return bad.message
+    if observed.reading.awaited(now):
+        return str(find(observed.job.status, "Ready").get("message", ""))
     return observed.reading.tide.condition if observed.reading.tide else ""
 
 
@@ -270,5 +279,8 @@ def _conductor(observed: Observed, stage: Stage, now: float) -> Condition:
         return Condition("ConductorReachable", Is.UNKNOWN, "NotRunning")
     if reading.fresh(now):
         return Condition("ConductorReachable", Is.TRUE, "Answers")
+    former = find(observed.job.status, "ConductorReachable")
+    if former.get("status") == "True" and reading.awaited(now):
+        return Condition("ConductorReachable", Is.TRUE, former["reason"])
     reason = "Starting" if not observed.job.status.get("startTime") else "Silent"
     return Condition("ConductorReachable", Is.FALSE, reason, reading.error or "the conductor has not answered yet")

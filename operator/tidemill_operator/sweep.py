@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tidemill.telemetry.logs import Log
 from tidemill_operator.actions import Ref
 from tidemill_operator.caches import Caches, Key, ref_of
-from tidemill_operator.kube import Kube
+from tidemill_operator.kube import Gone, Kube
 from tidemill_operator.names import Manifest
 from tidemill_operator.resources import CACHED, Resource
 
@@ -70,4 +70,9 @@ class Sweeper:
         self._concerned(keys)
 
     async def _list(self, resource: Resource) -> dict[Ref, Manifest]:
-        return {ref_of(raw): raw async for raw in self._kube.list(resource, self._namespaces)}
+        try:
+            return {ref_of(raw): raw async for raw in self._kube.list(resource, self._namespaces)}
+        except Gone:
+            if resource.optional:
+                return {}
+            raise

@@ -1,26 +1,12 @@
-"""A user's pod template fragment, merged strategically into what the operator built, and what such a merge must leave in place."""
+"""A user's pod template fragment, merged into what the operator built, and what such a merge must leave in place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from tidemill.api import template
+from tidemill.api.template import Misshapen
 from tidemill_operator.names import Manifest
-
-_MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "imagePullSecrets": "name",
-    "resourceClaims": "name",
-    "claims": "name",
-    "volumeMounts": "mountPath",
-    "ports": "containerPort",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-}
-"""Lists of the pod API that merge by a key (its patchMergeKey). All other lists are replaced whole."""
 
 _KEPT_OF_CONTAINER = ("ports", "livenessProbe", "readinessProbe", "startupProbe")
 _PROGRAM_OF_CONTAINER = ("command", "args")  # what is run, also where the image says a part of it
@@ -43,9 +29,9 @@ def merged(pod: Manifest, fragment: Manifest, path: str) -> Manifest:
     if unknown:
         raise Refused(f"{path}.{unknown[0]}: unknown field; a template has metadata (labels, annotations) and spec, as a pod has")
     try:
-        result: Manifest = _merge(pod, fragment, path)
+        result: Manifest = template.merged(pod, fragment, path)
         problems = tuple(lost(pod, result, path))
-    except (TypeError, AttributeError, KeyError) as cause:
+    except (Misshapen, TypeError, AttributeError, KeyError) as cause:
         raise Refused(f"{path}: is not of a pod template's shape ({cause}); see `kubectl explain pod.spec`") from cause
     if problems:
         raise Refused("; ".join(problems[:3]))
@@ -82,35 +68,3 @@ def _lost_of_container(built: Manifest, result: Manifest, where: str) -> Iterato
         for entry in built.get(kind, ()):
             if there.get(entry[key]) != entry:
                 yield f"{where}.{kind}[{entry[key]}]: is the operator's own; remove it from the template"
-
-
-def _merge(base: Any, patch: Any, path: str) -> Any:
-    if not isinstance(base, dict) or not isinstance(patch, dict):
-        if isinstance(base, dict):
-            raise TypeError(f"{path} must be a mapping")
-        return patch
-    result = dict(base)
-    for key, value in patch.items():
-        where = f"{path}.{key}"
-        if value is None:
-            result.pop(key, None)
-        elif key in _MERGE_KEYS and isinstance(result.get(key, []), list):
-            result[key] = _merge_list(result.get(key, []), value, _MERGE_KEYS[key], where)
-        elif key in result:
-            result[key] = _merge(result[key], value, where)
-        else:
-            result[key] = value
-    return result
-
-
-def _merge_list(base: list[Manifest], patch: Any, key: str, path: str) -> list[Manifest]:
-    if not isinstance(patch, list) or not all(isinstance(entry, dict) and key in entry for entry in patch):
-        raise TypeError(f"{path} must be a list of mappings with {key}")
-    result = {entry[key]: entry for entry in base}
-    for entry in patch:
-        name = entry[key]
-        if entry.get("$patch") == "delete":
-            result.pop(name, None)
-        else:
-            result[name] = _merge(result[name], entry, f"{path}[{name}]") if name in result else entry
-    return list(result.values())

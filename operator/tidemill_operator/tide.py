@@ -44,7 +44,7 @@ class Follower:
         leads: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
-        self.reading = Reading()
+        self.reading = Reading(since=time.time())
         self.url = url
         self._key = key
         self._kube = kube
@@ -97,10 +97,10 @@ class Follower:
         new = tuple(flip for flip in told if (flip.cell, flip.epoch) not in known)
         if self.reading.tide is not None:  # the first reading's flips were counted by the operator before
             for flip in new:
-                FLIPS.labels(flip.to.value).inc()
-                FLIP_SECONDS.labels(flip.to.value).observe(flip.seconds)
+                FLIPS.of(flip.to.value).inc()
+                FLIP_SECONDS.of(flip.to.value).observe(flip.seconds)
         self._flips = (*self._flips, *new)[-REMEMBERED_FLIPS:]
-        self.reading = Reading(tide, time.time(), "", self.reading.suspended and tide.suspended, self._flips)
+        self.reading = Reading(tide, time.time(), "", self.reading.suspended and tide.suspended, self._flips, self.reading.since)
         self._changed()
 
     def _stumble(self, trouble: Exception) -> None:

@@ -169,7 +169,7 @@ async def test_a_publication_is_loaded_in_place_while_a_call_is_in_flight() -> N
         assert state.weights_digest == "digest-1"
         await cell.until(lambda: cell.world.asked == ["weights 1", "route 0 1"], "routed with version 1")  # and was never drained
         cell.world.tokens.set()
-        assert [s.token_ids for s in await call] == [(7,), (8,)]
+        assert [token for run in await call for token in run.token_ids] == [7, 8]
 
 
 async def test_a_version_that_advances_while_weights_are_pulled_is_pulled_too_before_the_route() -> None:
@@ -359,7 +359,7 @@ async def test_calls_of_an_older_epoch_or_in_training_are_refused_without_reachi
             await cell.call(1)
         assert cell.world.bodies == []
         cell.world.tokens.set()
-        assert len(await cell.call(2)) == 2
+        assert sum(len(run.token_ids) for run in await cell.call(2)) == 2
 
 
 async def test_a_cell_that_is_ordered_away_refuses_new_calls_at_once() -> None:
@@ -400,8 +400,8 @@ async def test_metrics_and_health_tell_role_and_flips() -> None:
         await cell.ready(ROLLOUT, 2)
         async with cell.client._session.get(cell.client.base_url + "/metrics") as response:
             text = await response.text()
-        assert 'tidemill_cell_role{cell="cell-1",role="Rollout"} 1' in text
-        assert 'tidemill_cell_flips_total{cell="cell-1"} 1' in text  # it came up in training, which is none
+        assert 'tidemill_cell_role{job="tiny",cell="cell-1",role="Rollout"} 1.0' in text
+        assert 'tidemill_cell_flips_total{job="tiny",cell="cell-1",to="Rollout"} 1.0' in text  # it came up in training, which is none
         assert 'phase="leave"' in text
         async with cell.client._session.get(cell.client.base_url + "/healthz") as response:
             assert response.status == 200

@@ -32,7 +32,12 @@ def test_another_name_is_refused_with_what_a_name_looks_like(name: str) -> None:
 def test_cores_and_gpus_become_an_environment() -> None:
     share = Devices(devices.cores("3,1"), devices.gpus("0, GPU-abc"))
     assert share == Devices((1, 3), ("0", "GPU-abc"))
-    assert share.environment == {"CUDA_VISIBLE_DEVICES": "0,GPU-abc", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "2"}
+    assert share.environment == {
+        "CUDA_VISIBLE_DEVICES": "0,GPU-abc",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "OMP_NUM_THREADS": "2",
+    }
     assert Devices((1, 3), threads=1).environment["OMP_NUM_THREADS"] == "1"
     assert Devices().environment == {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -46,7 +51,7 @@ def test_children_are_started_as_the_job_says() -> None:
     job, share = load_rljob(WHOLE), Devices((0,), ())
     engine = commands.engine(job, "cell-1", 81, Path("/model"), Path("/work"), share, {"A": "b"})
     assert " ".join(engine.command[1:]) == (
-        "-m tidemill_rollout.engine --model /model --port 81 --cell cell-1 --max-length 2048 --dtype float32 --max-executions 8"
+        "-m tidemill_rollout.engine --model /model --port 81 --job quickstart --cell cell-1 --max-length 2048 --dtype float32 --max-executions 8"
     )
     assert engine.environment == {"A": "b", "CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
     assert (engine.cores, engine.log) == ((0,), Path("/work/logs/cell-1-engine.log"))

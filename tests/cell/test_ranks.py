@@ -13,6 +13,7 @@ from tidemill.wire.http import Rejected, serve
 from tidemill_cell import follower as follower_module
 from tidemill_cell.children import Health
 from tidemill_cell.follower import Follower, Place
+from tidemill_cell.metrics import registry_of_follower
 from tidemill_cell.ranks import SILENT_SECONDS, Ranks
 
 ROLLOUT, TRAINING = Role.ROLLOUT, Role.TRAINING
@@ -115,7 +116,8 @@ async def test_a_node_of_another_cell_is_turned_away() -> None:
 
 async def test_the_agent_of_another_node_is_ready_when_it_has_acknowledged_and_says_why_not() -> None:
     async with living(nodes=2) as cell, node(cell, 1, up=False) as other:
-        runner = await serve(follower_module.routes(other.follower, TOKEN), "127.0.0.1", 0)
+        registry = registry_of_follower("tiny", "cell-1", 1, (other.child,))
+        runner = await serve(follower_module.routes(other.follower, registry, TOKEN), "127.0.0.1", 0)
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
 
         async def ask(path: str) -> tuple[int, str]:
@@ -128,6 +130,7 @@ async def test_the_agent_of_another_node_is_ready_when_it_has_acknowledged_and_s
             other.child.up()
             await cell.ready(ROLLOUT, 0)
             assert await ask("/readyz") == (200, "Rollout under epoch 0")
+            assert 'tidemill_cell_child_starts_total{job="tiny",cell="cell-1",rank="1",child="engine"} 1.0\n' in (await ask("/metrics"))[1]
             other.child.reason = "engine ended with code 1"
             other.child.down(Health.FAILED)
             assert await ask("/healthz") == (503, "engine ended with code 1")

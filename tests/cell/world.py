@@ -22,6 +22,7 @@ from tidemill.wire.trainer import Join, Leave, MemoryDescriptor, Nothing, Traine
 from tidemill_cell.agent import Agent, Pace
 from tidemill_cell.children import Child, Health, Program
 from tidemill_cell.identity import Identity, parse_name
+from tidemill_cell.metrics import registry_of
 from tidemill_cell.phases import Phases
 from tidemill_cell.proxy import Proxy
 from tidemill_cell.ranks import Ranks
@@ -339,7 +340,7 @@ async def living(name: str = "cell-1", world: World | None = None, *, children_u
         engine, trainer = ScriptedChild("engine", session), ScriptedChild("trainer", session)
         has_trainer = kind is not CellKind.STANDALONE
         trainer_client = TrainerClient(trainer_url, TOKEN, session) if has_trainer else None
-        identity = Identity(name, kind, ordinal, "http://agent", capacity=4)
+        identity = Identity(name, kind, ordinal, "http://agent", capacity=4, job="tiny")
         conductor = ConductorClient(conductor_url, TOKEN, session)
         agent = Agent(identity, engine, trainer if has_trainer else None, trainer_client, conductor, PACE, Ranks(name, nodes))
         proxy = Proxy(engine_url, TOKEN, session, agent.refusal)
@@ -350,8 +351,10 @@ async def living(name: str = "cell-1", world: World | None = None, *, children_u
             trainer_client,
             lambda url: TrainerClient(url, TOKEN, session),
             proxy,
+            ledger=agent.ledger,
         )
-        agent_url = await start(routes(agent, proxy, TOKEN))
+        agent.live_calls, proxy.on_change = (lambda: proxy.live_calls), agent.account
+        agent_url = await start(routes(agent, proxy, registry_of(agent, proxy), TOKEN))
         life = asyncio.create_task(agent.run(phases))
         cell = Cell(world, agent, engine, trainer, CellClient(agent_url, TOKEN, session), EngineClient(agent_url, TOKEN, session))
         try:

@@ -75,15 +75,16 @@ class ApiServer:
 
 
 @contextmanager
-def running() -> Iterator[ApiServer]:
+def running(*more: str) -> Iterator[ApiServer]:
+    """`more`: further arguments of the API server."""
     found = programs(SERVER)
     folder = RunFolder()
     try:
         control_plane = ControlPlane(found, folder, loopback())
         control_plane.start_etcd()
-        control_plane.start_server()
+        control_plane.start_server(*more)
         install_crds(control_plane)  # before the controllers: the garbage collector looks for new kinds twice a minute only
-        control_plane.start_controllers()
+        control_plane.start_controllers(*(argument for argument in more if argument.startswith("--feature-gates=")))
         try:
             yield ApiServer(control_plane)
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +12,6 @@ from tests.cluster import programs
 from tests.cluster.api_server import ApiServer, running
 from tests.cluster.building import BuildFailed
 from tests.cluster.proxy import FaultProxy
-
-_NODE_LEVEL = Path(__file__).parent / "node"
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Tests that need nodes need root and minutes: they run when somebody names their folder, as `make test-cluster` does."""
-    named = (Path(config.invocation_params.dir, argument.split("::")[0]) for argument in config.args)
-    if collection_path == _NODE_LEVEL and not any(path.is_relative_to(_NODE_LEVEL) for path in named):
-        return True
-    return None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -103,7 +103,7 @@ class ControlPlane:
             "--log-level=warn",
         )
 
-    def start_server(self) -> None:
+    def start_server(self, *more: str) -> None:
         """Start the API server, and wait until it is ready."""
         self._start(
             "kube-apiserver",
@@ -127,6 +127,7 @@ class ControlPlane:
             "--kubelet-preferred-address-types=InternalIP",
             # A loopback address is refused as the endpoint of the `kubernetes` service, which nobody uses where there are no nodes.
             *([] if self.place.enter else ["--endpoint-reconciler-type=none"]),
+            *more,
         )
         wait_until(self.ready, f"the API server at {self.access.url} is ready", _START_SECONDS, *self.children.values())
 

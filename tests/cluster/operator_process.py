@@ -61,6 +61,7 @@ class Cluster:
     operators: list[Operator] = field(default_factory=list)
     node: str = ""
     unplaced: set[str] = field(default_factory=set)  # pods that the scheduler finds no node for
+    places: int = 10_000  # for cells' pods; those of several jobs get them in turn
 
     @property
     def kube(self) -> Kube:
@@ -140,17 +141,25 @@ class Cluster:
         """Pods get a node and are ready, and those that are being deleted end."""
         while True:
             with suppress(KubeError):
-                for name, pod in (await self.pods()).items():
-                    await self._tend(name, pod)
+                pods = await self.pods()
+                free = self.places - sum(_is_cells(pod) and "nodeName" in pod["spec"] for pod in pods.values())
+                for name, pod in sorted(pods.items(), key=lambda item: (item[0].rpartition("-cell-")[2], item[0])):
+                    fits = not _is_cells(pod) or free > 0
+                    free -= await self._tend(name, pod, fits) and _is_cells(pod)
             await asyncio.sleep(0.2)
 
-    async def _tend(self, name: str, pod: dict[str, Any]) -> None:
+    async def _tend(self, name: str, pod: dict[str, Any], fits: bool) -> bool:
+        """Whether it has got a node now."""
         if "deletionTimestamp" in pod["metadata"]:
             await self.kube.delete("Pod", self.namespace, name, pod["metadata"]["uid"], force=True)
+        elif not fits and not pod["spec"].get("nodeName"):
+            await self.set_pod_status(name, _unschedulable())
         elif name not in self.unplaced and not pod["spec"].get("nodeName"):
             binding = V1Binding(metadata=V1ObjectMeta(name=name), target=V1ObjectReference(api_version="v1", kind="Node", name=self.node))
             await CoreV1Api(self.client).create_namespaced_pod_binding_without_preload_content(name, self.namespace, binding)
             await self.set_pod_status(name, running())
+            return True
+        return False
 
     async def status(self, job: str = "job") -> dict[str, Any]:
         found = await self.get("RLJob", job)
@@ -228,6 +237,14 @@ def running() -> dict[str, Any]:
         "phase": "Running",
         "conditions": [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("PodScheduled", "Ready")],
     }
+
+
+def _is_cells(pod: dict[str, Any]) -> bool:
+    return bool(pod["metadata"]["labels"]["tidemill.dev/component"] == "cell")
+
+
+def _unschedulable() -> dict[str, Any]:
+    return {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node has room"}]}
 
 
 def _free_ports(count: int) -> list[int]:

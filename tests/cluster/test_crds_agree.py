@@ -81,7 +81,8 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.harness": st.fixed_dictionaries(
         {},
         optional={
-            "preset": st.sampled_from(["react", "mini-swe-agent", "generic", "codex"]),
+            "preset": st.sampled_from(["react", "mini-swe-agent", "generic", "codex", "aider"]),
+            "version": st.sampled_from(["", "1.2.3", "1.2.3-beta.1", "latest"]),
             "command": st.lists(st.text("ab é", max_size=3), max_size=2),
             "env": st.dictionaries(st.sampled_from(["A", "B_1"]), st.text(max_size=5), max_size=2),
         },

@@ -14,6 +14,7 @@ from tests.cluster.operator_stand_ins import processes
 from tests.cluster.proxy import FaultProxy
 
 CELLS = ["cell-0", "cell-1"]
+FOREIGN_ACCOUNT = {"template": {"spec": {"serviceAccountName": "mine"}}}  # what no job may ask for
 
 
 async def test_a_running_job_is_suspended_and_resumed_at_the_same_step(api_server: ApiServer, namespace: str, tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ async def test_pins_and_cordons_are_forwarded(api_server: ApiServer, namespace: 
 async def test_a_job_is_deleted_at_any_phase_with_all_it_owns(api_server: ApiServer, namespace: str, tmp_path: Path, phase: str) -> None:
     async with cluster(api_server, namespace, tmp_path) as here, processes(CELLS) as there:
         await here.start()
-        document = job(gateway={"replicas": 2}) if phase == "Invalid" else job(suspend=phase == "Suspended")
+        document = job(conductor=FOREIGN_ACCOUNT) if phase == "Invalid" else job(suspend=phase == "Suspended")
         await here.submit(document, "http://127.0.0.1:9" if phase == "Starting" else there.conductor.url)
         if phase == "Succeeded":
             await here.until(here.phase, is_("Running"))

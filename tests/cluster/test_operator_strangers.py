@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.api_server import ApiServer
+from tests.cluster.calls import audited
 from tests.cluster.operator_process import Cluster, cluster, job
 from tests.cluster.operator_stand_ins import processes
 
@@ -75,6 +79,39 @@ async def test_cells_that_are_tampered_with_or_deleted_come_back(api_server: Api
         await here.until(lambda: here.is_acknowledged("cell-0", "Rollout", 1))
         await there.conductor.finish(8)
         await here.until(lambda: here.is_acknowledged("cell-0", "Training", 2))
+
+
+async def test_what_somebody_changes_by_hand_is_set_back_and_said(api_server: ApiServer, namespace: str, tmp_path: Path) -> None:
+    async with cluster(api_server, namespace, tmp_path) as here, processes(CELLS) as there:
+        await here.start()
+        await here.submit(job(), there.conductor.url)
+        await here.until(here.is_ready)
+
+        def change(kind: str, name: str, patch: dict[str, Any]) -> None:
+            words = ("patch", kind, name, f"--namespace={namespace}", "--type=merge", f"--patch={json.dumps(patch)}")
+            api_server.kubectl(*words, "--field-manager=somebody")
+
+        before = await here.get("Service", "job-gateway-0")
+        change("service", "job-gateway-0", {"spec": {"selector": {"app": "mine"}}, "metadata": {"labels": {"more": "than-before"}}})
+        change("statefulset", "job-conductor", {"spec": {"replicas": 3}})
+        service = await here.until(lambda: here.get("Service", "job-gateway-0"), lambda s: s["spec"]["selector"] == before["spec"]["selector"])
+        assert service["metadata"]["labels"]["more"] == "than-before", "what is not ours to say stays"
+        await here.until(lambda: here.get("StatefulSet", "job-conductor"), lambda s: s["spec"]["replicas"] == 1)
+        events = await here.until(lambda: here.all("Event"), lambda all: len([e for e in all if e["reason"] == "ChangeReverted"]) == 2)
+        assert any("Service job-gateway-0: spec.selector" in e["note"] and "changed by somebody" in e["note"] for e in events)
+        written = Counter(_applied(here))
+        assert {thing: times for thing, times in written.items() if times > 1} == {
+            ("services", "job-gateway-0"): 2,
+            ("statefulsets", "job-conductor"): 2,
+        }, "everything else once, when it was made"
+
+
+def _applied(here: Cluster) -> Iterator[tuple[str, str]]:
+    """What the operator has applied, each time, of what others might change."""
+    kinds = ("statefulsets", "services", "configmaps", "serviceaccounts", "roles", "rolebindings", "networkpolicies", "poddisruptionbudgets")
+    for call in audited(here.server.audit, f"system:serviceaccount:{here.namespace}:{here.account}"):
+        if call.verb == "patch" and call.resource in kinds and call.status < 300:
+            yield call.resource, call.name
 
 
 async def _uids(here: Cluster) -> set[str]:

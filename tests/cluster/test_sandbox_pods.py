@@ -203,6 +203,7 @@ async def test_a_pod_that_admission_refuses_breaks_the_attempt_at_once(api_serve
     async with cluster(api_server, ours, tmp_path, SOLVE, template=template) as here:
         with pytest.raises(SandboxBroken, match=r"was refused: 403 Forbidden.*violates PodSecurity"):
             await here.run()
+        assert "violates PodSecurity" in here.world.sandboxes.trouble
 
 
 async def test_how_a_pod_ends_says_who_is_to_blame(api_server: ApiServer, ours: str, tmp_path: Path) -> None:
@@ -223,6 +224,20 @@ async def test_how_a_pod_ends_says_who_is_to_blame(api_server: ApiServer, ours: 
             with pytest.raises(SandboxBroken):
                 await play(here, attempt, status)
         assert await here.names() == []
+
+
+async def test_what_keeps_sandboxes_from_starting_is_told_until_one_starts(api_server: ApiServer, ours: str, tmp_path: Path) -> None:
+    cannot = {"phase": "Pending", "containerStatuses": [{"name": "sandbox", "state": {"waiting": {"reason": "ErrImageNeverPull"}}}]}
+    async with cluster(api_server, ours, tmp_path, SOLVE) as here:
+        assert here.world.sandboxes.trouble == ""
+        here.kubelet.runs = False
+        with pytest.raises(SandboxBroken):
+            await play(here, 1, cannot)
+        assert "pod small-e-1-1 cannot start: container sandbox: ErrImageNeverPull" in here.world.sandboxes.trouble
+        assert "the job goes on by itself" in here.world.sandboxes.trouble
+        here.kubelet.runs = True
+        assert (await here.run(attempt=2)).exit_code == 0
+        assert here.world.sandboxes.trouble == ""
 
 
 async def play(here: Cluster, attempt: int, status: dict[str, Any]) -> HarnessEnd:

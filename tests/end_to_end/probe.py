@@ -12,6 +12,7 @@ from anthropic import AsyncAnthropic
 from anthropic.types import Message, MessageParam
 
 from tests.end_to_end.running import TOKEN, Job, kept_turns, said, url_of
+from tidemill.trajectory.records import Turn
 from tidemill.wire.engine import Sampling
 from tidemill.wire.gateway import GatewayClient, OpenExecution
 from tidemill_rollout.gateway.turns import Kept
@@ -32,44 +33,65 @@ class Streamed:
     kept: Kept
 
 
-async def cross_a_flip(job: Job, session: aiohttp.ClientSession) -> list[Streamed]:
-    """Converse beside the job's agents until two cells have sampled one answer. All answers of that conversation, that one last."""
-    tasks = [asyncio.create_task(_converse(job, session, f"probe-{number}")) for number in range(PROBES)]
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Every conversation that the probes had. `crossed` is one of them: its last answer, and none before it, was sampled by two cells."""
+
+    conversations: list[list[Streamed]]
+
+    @property
+    def crossed(self) -> list[Streamed]:
+        return next(answers for answers in self.conversations if answers and _crossed(answers[-1]))
+
+    @property
+    def turns(self) -> list[Turn]:
+        return [answer.kept.turn for answers in self.conversations for answer in answers]
+
+
+async def cross_a_flip(job: Job, session: aiohttp.ClientSession) -> Probed:
+    """Converse beside the job's agents until two cells have sampled one answer. All probes then end with the answer that they are getting."""
+    conversations: list[list[Streamed]] = []
+    over = asyncio.Event()
     try:
-        for crossed in asyncio.as_completed(tasks, timeout=SECONDS):
-            return await crossed
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as probes:
+            for number in range(PROBES):
+                probes.create_task(_converse(job, session, f"probe-{number}", conversations, over))
     except TimeoutError as cause:
         raise AssertionError(f"no answer crossed a flip:\n{said(job)}") from cause
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    raise AssertionError("unreachable: there is at least one probe")
+    return Probed(conversations)
 
 
-async def _converse(job: Job, session: aiohttp.ClientSession, name: str) -> list[Streamed]:
-    """Conversation after conversation, each an execution of its own, until one has an answer that crossed a flip."""
+def _crossed(answer: Streamed) -> bool:
+    return len({piece.cell for piece in answer.kept.turn.pieces}) > 1
+
+
+async def _converse(job: Job, session: aiohttp.ClientSession, name: str, conversations: list[list[Streamed]], over: asyncio.Event) -> None:
+    """Conversation after conversation, each an execution of its own, until an answer of any probe has crossed a flip."""
     url = url_of(job, "tidemill_rollout.gateway")
     gateway = GatewayClient(url, TOKEN, session)
     for conversation in itertools.count():
+        if over.is_set():
+            return
         execution = f"{name}-{conversation}"
         await gateway.open(OpenExecution(execution, 1, KEY, "probe", Sampling(TURN_TOKENS), time.time() + SECONDS))
         client = AsyncAnthropic(base_url=f"{url}/x/{execution}", api_key=KEY, max_retries=0)
         messages: list[MessageParam] = []
         answers: list[Streamed] = []
+        conversations.append(answers)
         try:
             for turn in range(CONVERSATION_TURNS):
+                if over.is_set():
+                    return
                 messages.append({"role": "user", "content": f"Line {turn}, please."})
                 text, message = await _stream(client, messages)
                 messages.append({"role": "assistant", "content": text or " "})
                 kept = [kept for kept in kept_turns(job) if kept.turn.execution == execution]
                 assert len(kept) == len(answers) + 1
                 answers.append(Streamed(text, message, kept[-1]))
-                if len({piece.cell for piece in answers[-1].kept.turn.pieces}) > 1:
-                    return answers
+                if _crossed(answers[-1]):
+                    over.set()
         finally:
             await gateway.close(execution, 1)
-    raise AssertionError("unreachable: there is always another conversation")
 
 
 async def _stream(client: AsyncAnthropic, messages: list[MessageParam]) -> tuple[str, Message]:

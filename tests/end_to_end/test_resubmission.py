@@ -88,7 +88,7 @@ class Answers:
         assert (await self._gateway.close(name, 1)).turns == len(QUESTIONS)
         await self._gateway.drain(cells[-1], Drain(self._next_epoch()))
         turns = [turn for turn in self._conductor.turns.values() if turn.execution == name]
-        return sorted(turns, key=lambda turn: turn.context_ids)
+        return sorted(turns, key=lambda turn: list(turn.context_ids))
 
     async def _ask(self, name: str, question: str) -> None:
         body = {"messages": [{"role": "user", "content": question}]}
@@ -147,7 +147,7 @@ async def test_a_resubmitted_answer_equals_the_uninterrupted_one_up_to_the_first
             assert one.sampled_ids == other.sampled_ids
             continue
         with torch.inference_mode():
-            logits = model(torch.tensor([one.context_ids + one.sampled_ids[:differs]])).logits[0, -1]
+            logits = model(torch.tensor([[*one.context_ids, *one.sampled_ids[:differs]]])).logits[0, -1]
         best, second = logits.log_softmax(-1).topk(2).values
         assert best - second < NEAR_TIE, f"token {differs} of {len(one.sampled_ids)} is another, and it was no near-tie"
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,100 +14,26 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.end_to_end.probe import PROBES, Streamed, cross_a_flip
-from tests.end_to_end.running import TINY, TOKEN, Job, conductor, start_job, stop, summary, trajectories, url_of, wait_for, wait_for_end
+from tests.end_to_end.running import conductor
+from tests.end_to_end.tiny_job import Finished
 from tests.engines import start_engine, tiny_model
-from tidemill.api import RLJob, load_rljob
-from tidemill.local.summary import Summary
 from tidemill.telemetry.events import (
-    AnyEvent,
     FlipEnded,
     RoleAcknowledged,
     StepCommitted,
     TideRead,
     VersionPublished,
     WeightsLoaded,
-    read_events,
 )
-from tidemill.trajectory.records import Trajectory, Turn
 from tidemill.wire.cell import Role
-from tidemill.wire.conductor import ConductorClient, Tide
 from tidemill.wire.engine_control import EngineControl
-from tidemill.wire.http import WireError
 from tidemill_rollout.gateway.render import Renderer
 
 pytestmark = pytest.mark.timeout(400)
 
-JOB_SECONDS = 300.0
 MOVED_ENOUGH = 4
 LOGPROB_TOLERANCE = 1e-3
 """Between vLLM's kernels and eager transformers, float32."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A job that has ended, and what was seen of it from outside while it ran."""
-
-    job: Job
-    manifest: RLJob
-    code: int
-    summary: Summary
-    events: list[AnyEvent]
-    trajectories: dict[str, Trajectory]
-    tides: list[Tide]
-    streamed: list[Streamed]
-
-    def of[E: AnyEvent](self, kind: type[E]) -> list[E]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def turns(self) -> list[Turn]:
-        return [turn for trajectory in self.trajectories.values() for turn in trajectory.turns]
-
-    @property
-    def moved(self) -> list[Turn]:
-        """Answers that two cells sampled."""
-        return [turn for turn in self.turns if len({piece.cell for piece in turn.pieces}) > 1]
-
-    def number(self, statement: str) -> int:
-        return int(conductor(self.job, statement)[0][0])
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    job = start_job(TINY, tmp_path_factory.mktemp("job") / "tiny", "--json")
-    try:
-        wait_for(job, "the first execution runs", lambda: conductor(job, "SELECT 1 FROM executions WHERE state = 'Running'"))
-        tides, streamed = asyncio.run(_accompany(job))
-        code = wait_for_end(job, JOB_SECONDS)
-    finally:
-        stop(job)
-    events = list(read_events(job.folder / "metrics.jsonl"))
-    return Finished(job, load_rljob(TINY), code, summary(job), events, trajectories(job), tides, streamed)
-
-
-async def _accompany(job: Job) -> tuple[list[Tide], list[Streamed]]:
-    """Read the tide all the time and talk to the model, until the job has ended."""
-    tides: list[Tide] = []
-    async with aiohttp.ClientSession() as session, asyncio.timeout(JOB_SECONDS):
-        watching = asyncio.create_task(_watch(ConductorClient(url_of(job, "tidemill_rollout.conductor"), TOKEN, session), tides))
-        try:
-            streamed = await cross_a_flip(job, session)
-            while job.process.poll() is None:
-                await asyncio.sleep(0.1)
-        finally:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
-    return tides, streamed
-
-
-async def _watch(client: ConductorClient, tides: list[Tide]) -> None:
-    while True:
-        try:
-            tides.append(await client.tide(tides[-1].sequence if tides else -1, wait_seconds=2.0))
-        except WireError:
-            await asyncio.sleep(0.1)
 
 
 def test_the_job_succeeds_and_its_last_line_says_what_the_store_says(finished: Finished) -> None:
@@ -150,7 +75,7 @@ def test_every_harness_got_every_answer_whole(finished: Finished) -> None:
             assert turn.finish_reason == ("stop" if ended else "length"), (execution, turn.id)
         folder = finished.job.folder / "executions" / execution / str(attempt)
         assert (folder / "harness.log").read_text() == ""
-        lines = [renderer.read(renderer.text(turn.sampled_ids), ()).text for turn in turns]
+        lines = [renderer.read(turn.sampled_ids, ()).text for turn in turns]
         assert (folder / "work" / "lines.txt").read_bytes().decode() == "\n".join(lines), execution
 
 
@@ -160,10 +85,8 @@ def test_cells_left_rollout_while_agents_were_in_mid_answer_and_others_went_on(f
     assert all(list(flip.phases) == ["drain", "sleep", "join"] for flip in flips)
     assert len(finished.moved) >= MOVED_ENOUGH
     assert all(piece.token_ids for turn in finished.moved for piece in turn.pieces)
-    probed = [answer.kept.turn for answer in finished.streamed]
-    moved = [turn for turn in finished.turns + probed if len(turn.pieces) > 1]
-    unseen = finished.summary.resubmitted_calls - len(moved)  # answers to the other probes, which are cut off when the first has crossed a flip
-    assert 0 <= unseen < PROBES
+    moved = [turn for turn in finished.turns + finished.probed.turns if len(turn.pieces) > 1]
+    assert finished.summary.resubmitted_calls == len(moved)
     assert finished.summary.recomputed_tokens > sum(len(piece.token_ids) for turn in moved for piece in turn.pieces[:-1])
 
 
@@ -190,10 +113,10 @@ def test_the_second_engine_went_on_behind_exactly_the_tokens_of_the_first(finish
     model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
     checked = 0
     for trajectory in finished.trajectories.values():
-        whole: dict[str, tuple[int, ...]] = {"": ()}
+        whole: dict[str, list[int]] = {"": []}
         for turn in trajectory.turns:
-            prompt = whole[turn.parent] + turn.context_ids
-            whole[turn.id] = prompt + turn.sampled_ids
+            prompt = [*whole[turn.parent], *turn.context_ids]
+            whole[turn.id] = [*prompt, *turn.sampled_ids]
             if turn not in finished.moved or set(turn.versions) != {0}:
                 continue
             with torch.inference_mode():
@@ -206,18 +129,18 @@ def test_the_second_engine_went_on_behind_exactly_the_tokens_of_the_first(finish
 
 def test_the_official_client_streamed_an_answer_across_a_flip_and_noticed_nothing(finished: Finished) -> None:
     renderer = Renderer(tiny_model(), finished.manifest.spec.model.tools)
-    for answer in finished.streamed:
+    for answer in itertools.chain.from_iterable(finished.probed.conversations):
         turn, message = answer.kept.turn, answer.message
         assert message.stop_reason == {"stop": "end_turn", "length": "max_tokens"}[turn.finish_reason]
         assert message.usage.output_tokens == len(turn.sampled_ids)
         assert message.usage.input_tokens == answer.kept.answer.prompt_tokens
-        assert answer.text == renderer.read(renderer.text(turn.sampled_ids), ()).text
+        assert answer.text == renderer.read(turn.sampled_ids, ()).text
         assert turn.wire == "messages"
-    first, *others = finished.streamed[-1].kept.turn.pieces
+    first, *others = finished.probed.crossed[-1].kept.turn.pieces
     assert first.token_ids
     assert {first.cell} != {piece.cell for piece in others if piece.token_ids}
-    chain = [answer.kept.turn for answer in finished.streamed]
-    assert all(turn.parent in ("", before.id) for before, turn in pairwise(chain))
+    for conversation in finished.probed.conversations:
+        assert all(after.kept.turn.parent in ("", before.kept.turn.id) for before, after in pairwise(conversation))
 
 
 def test_every_engine_loaded_exactly_what_was_published(finished: Finished) -> None:

@@ -54,7 +54,7 @@ def engine_in_mid_answer(striker: Striker) -> Strike:
     wait_for(striker.job, f"{cell} samples", lambda: striker.number(ENGINE, cell, "vllm:generation_tokens_total") > 20)
 
     def look() -> Seen | None:
-        calls = striker.number(AGENT, cell, "tidemill_cell_calls_live")
+        calls = striker.number(AGENT, cell, "tidemill_cell_live_calls")
         return Seen(cell, (f"{calls:.0f} calls in flight",)) if calls >= 4 else None
 
     return _finished_elsewhere(striker.job, striker.strike("engine in mid-answer", ENGINE, look, children_too=True))
@@ -62,7 +62,7 @@ def engine_in_mid_answer(striker: Striker) -> Strike:
 
 def gateway_with_calls_in_flight(striker: Striker) -> Strike:
     def look() -> Seen | None:
-        calls = sum(striker.number(AGENT, cell, "tidemill_cell_calls_live") for cell in CELLS)
+        calls = sum(striker.number(AGENT, cell, "tidemill_cell_live_calls") for cell in CELLS)
         begun = conductor(striker.job, "SELECT DISTINCT execution FROM turns JOIN executions e ON e.id = execution WHERE e.state = 'Running'")
         if calls < 2 or len(begun) < 3:
             return None
@@ -267,7 +267,7 @@ def test_every_harness_got_whole_answers_and_they_are_the_ones_that_are_trained(
         chain = trajectory.turns
         assert [turn.parent for turn in chain] == ["", *(turn.id for turn in chain[:-1])]
         assert {turn.finish_reason for turn in chain} <= {"stop", "length"}
-        told = [lived.renderer.read(lived.renderer.text(list(turn.sampled_ids)), ()).text for turn in chain]
+        told = [lived.renderer.read(turn.sampled_ids, ()).text for turn in chain]
         written = lived.job.folder / "executions" / trajectory.execution / str(trajectory.attempt) / "work" / "lines.txt"
         assert written.read_bytes() == "\n".join(told).encode()
 

@@ -51,8 +51,10 @@ MATRIX: dict[str, Manifest] = {
     },
     "monitored": {
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "metricsFrom": ["monitoring"],
         "serviceMonitor": {"enabled": True},
-        "prometheusRule": {"enabled": True},
+        "prometheusRule": {"enabled": True, "runbooks": "https://example.com/runbooks.md"},
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Tidemill"}},
     },
     "slower": {
         "lease": {"durationSeconds": 30, "renewSeconds": 20, "retrySeconds": 5},
@@ -111,4 +113,4 @@ def context_of(job: RLJob, namespace: str) -> Context:
     """What the operator knows of a job that was installed with the values as they come."""
     written = yaml.safe_load(only(render(None), "ConfigMap")["data"]["operator.yaml"])
     config = OperatorConfig.model_validate_json(json.dumps(written))
-    return Context(job, namespace, "00000000-0000-0000-0000-000000000000", config, conductor_ip="10.96.0.20", gateway_ip="10.96.0.21")
+    return Context(job, namespace, "00000000-0000-0000-0000-000000000000", config, conductor_ip="10.96.0.20", gateway_ips=("10.96.0.21",))

@@ -134,6 +134,18 @@ def test_a_job_of_a_queue_has_each_cell_admitted_as_a_whole() -> None:
     assert "kueue.x-k8s.io/queue-name" not in made().pods()["job-cell-0-0"]["metadata"]["labels"]
 
 
+def test_pods_of_a_cell_are_a_gang_where_the_cluster_has_gangs_unless_a_queue_admits_them() -> None:
+    for nodes, labels, grouped in ((2, {}, True), (1, {}, False), (2, {"kueue.x-k8s.io/queue-name": "research"}, False)):
+        document = manifest(cells={"nodesPerCell": nodes})
+        document["metadata"]["labels"] = labels
+        world = World(document)
+        world.gangs = True
+        world.settle()
+        assert {ref.name for ref in world.objects if ref.kind == "PodGroup"} == ({"job-cell-0", "job-cell-1"} if grouped else set())
+        named = {pod["spec"].get("schedulingGroup", {}).get("podGroupName") for pod in world.pods().values()}
+        assert named == ({"job-cell-0", "job-cell-1"} if grouped else {None})
+
+
 def test_mounts_have_volumes_and_probes_have_ports() -> None:
     for component, spec in pod_specs(made()).items():
         volumes = {v["name"] for v in spec["volumes"]} | ({"work"} if component in ("conductor", "gateway") else set())

@@ -57,6 +57,23 @@ def test_processes_are_given_addresses_not_names() -> None:
     assert command[command.index("--cell") + 1] == "cell-1"
 
 
+def test_of_several_gateways_every_process_is_told_all_and_each_its_number() -> None:
+    world = World(manifest(gateway={"replicas": 3}))
+    world.settle()
+    addresses = [world.objects[Ref("Service", "ns", f"job-gateway-{n}")]["spec"]["clusterIP"] for n in range(3)]
+    everywhere = ",".join(f"http://{address}:7001" for address in addresses)
+    sets = {name: world.objects[Ref("StatefulSet", "ns", f"job-{name}")]["spec"] for name in ("conductor", "gateway")}
+    (gateway,), (conductor,) = (sets[name]["template"]["spec"]["containers"] for name in ("gateway", "conductor"))
+    (cell,) = world.pods()["job-cell-1-0"]["spec"]["containers"]
+    for container in (gateway, conductor, cell):
+        assert container["args"][container["args"].index("--gateway-url") + 1] == everywhere
+    assert json.loads(world.objects[Ref("ConfigMap", "ns", "job")]["data"]["sandbox.json"])["gatewayUrl"] == everywhere
+    assert sets["gateway"]["replicas"] == 3
+    assert gateway["args"][gateway["args"].index("--number") + 1] == "$(GATEWAY_NUMBER)"
+    (number,) = (variable for variable in gateway["env"] if variable["name"] == "GATEWAY_NUMBER")
+    assert number["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['apps.kubernetes.io/pod-index']"
+
+
 def test_an_invalid_job_gets_a_condition_and_an_event_and_nothing_else() -> None:
     world = World(manifest(count=1))
     actions = world.plan()
@@ -70,10 +87,8 @@ def test_an_invalid_job_gets_a_condition_and_an_event_and_nothing_else() -> None
 @pytest.mark.parametrize(
     ("spec", "reason", "field"),
     [
-        ({"gateway": {"replicas": 2}}, "NotSupported", "spec.gateway.replicas"),
         ({"schedule": {"extensions": ["Oversubscribe"]}}, "NotSupported", "spec.schedule.extensions: has Oversubscribe"),
         ({"initFrom": {"checkpoint": "step-3"}}, "NotSupported", "spec.initFrom.checkpoint"),
-        ({"logging": {"tensorboard": True}}, "NotSupported", "spec.logging.tensorboard"),
         ({"cells": {"network": {"profile": "efa"}, "gpusPerNode": 8}}, "UnknownNetworkProfile", "spec.cells.network.profile"),
         ({"cells": {"template": {"spec": {"containers": [{"name": "cell", "command": ["sh"]}]}}}}, "TemplateRefused", "containers[cell].command"),
         ({"conductor": {"template": {"spec": {"serviceAccountName": "mine"}}}}, "TemplateRefused", "spec.conductor.template.spec.serviceAccountName"),

@@ -8,12 +8,12 @@ from tidemill_operator.problems import problems
 from tidemill_operator.reading import pod_of
 
 
-def pod(**status: Any) -> Any:
+def pod(component: str = "cell", **status: Any) -> Any:
     meta = {
         "name": "job-cell-1-0",
         "namespace": "ns",
         "uid": "u",
-        "labels": {"tidemill.dev/component": "cell"},
+        "labels": {"tidemill.dev/component": component},
         "creationTimestamp": "2027-01-01T00:00:00Z",
     }
     return pod_of({"kind": "Pod", "metadata": meta, "spec": {}, "status": status})
@@ -67,3 +67,10 @@ def test_a_problem_names_pod_reason_and_remedy(status: dict[str, Any], reason: s
 )
 def test_what_is_on_its_way_or_over_is_no_problem(status: dict[str, Any]) -> None:
     assert problems([pod(**status)]) == ()
+
+
+def test_of_a_sandbox_only_what_keeps_it_from_starting_is_a_problem_here() -> None:
+    (problem,) = problems([pod("sandbox", **waiting("ErrImagePull", "no such image"))])
+    assert problem.reason == "ErrImagePull"
+    killed = {"containerStatuses": [{"name": "sandbox", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}]}
+    assert problems([pod("sandbox", phase="Failed", **killed), pod("evaluator", phase="Failed")]) == ()

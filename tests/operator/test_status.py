@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+from msgspec import structs
+
 from tests.operator.world import World, cell_tide, manifest, state, tide
+from tidemill.api.gpucell import GPUCellStatus
 from tidemill.api.loading import gpucell_of, rljob_of
 from tidemill.wire.cell import CellPhase, Flip, Role
 from tidemill.wire.conductor import JobPhase
 from tidemill_operator.actions import PatchStatus, Ref
+from tidemill_operator.cell_status import due
+from tidemill_operator.observed import Reading
+from tidemill_operator.status import whole
 
 
 def flip(epoch: int, to: Role = Role.TRAINING, at: float = 1_800_000_000.0) -> Flip:
@@ -149,3 +157,56 @@ def test_what_the_job_waits_for_is_named() -> None:
     world.hear(tide(world, phase=JobPhase.SUCCEEDED))
     world.settle()
     assert world.job["status"]["limitedBy"] == ""
+
+
+def test_an_operator_that_has_just_come_and_not_heard_the_conductor_yet_changes_nothing() -> None:
+    world = World()
+    world.everything_runs()
+    told = world.reading
+    world.now += 5
+    world.reading = Reading(since=world.now)
+    assert world.plan() == ()
+    world.now += 10
+    assert world.plan() == ()
+    world.reading = replace(told, heard=world.now)
+    assert world.plan() == ()
+
+
+def test_a_conductor_that_stays_silent_is_said_to_be_silent_by_a_young_operator_too() -> None:
+    world = World()
+    world.everything_runs()
+    world.reading = Reading(since=world.now)
+    world.now += 50
+    world.settle()
+    assert world.job["status"]["phase"] == "Paused"
+    assert world.condition("ConductorReachable")["reason"] == "Silent"
+    cell = world.objects[Ref("GPUCell", "ns", "job-cell-0")]["status"]
+    assert (cell["phase"], cell["role"]) == ("Starting", "Rollout")
+
+
+def test_where_pods_are_is_told_before_the_conductor_is_heard() -> None:
+    world = World()
+    world.everything_runs()
+    world.reading = Reading(since=world.now)
+    world.pod("job-cell-1-0", node="n7")
+    world.settle()
+    assert world.objects[Ref("GPUCell", "ns", "job-cell-1")]["status"]["node"] == "n7"
+
+
+def test_how_many_calls_a_cell_serves_is_told_with_other_news_and_else_once_a_minute() -> None:
+    before = {"phase": "Ready", "unfinishedExecutions": 3}
+    calls, news = ({**whole(GPUCellStatus, before), "unfinishedExecutions": 5, "phase": phase} for phase in ("Ready", "Flipping"))
+    assert not due(before, whole(GPUCellStatus, before), 0.0, 1000.0)
+    assert [due(before, calls, 1000.0, now) for now in (1001.0, 1059.0, 1060.0)] == [False, False, True]
+    assert due(before, news, 1000.0, 1001.0)
+    assert not due(calls, {**calls, "unfinishedExecutions": 0}, 1000.0, 1010.0)
+
+
+def test_a_cell_tells_its_calls() -> None:
+    world = World()
+    world.everything_runs()
+    busy = cell_tide("cell-0", state=structs.replace(state("cell-0"), live_calls=4))
+    world.now += 61
+    world.hear(tide(world, (busy, cell_tide("cell-1"))))
+    world.settle()
+    assert world.objects[Ref("GPUCell", "ns", "job-cell-0")]["status"]["unfinishedExecutions"] == 4

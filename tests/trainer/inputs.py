@@ -57,9 +57,9 @@ def group(seed: int = 0, count: int = 6, prompt: int = 30) -> tuple[Sequence, ..
                 f"execution-{number}",
                 tuple(ids),
                 tuple(trained),
-                tuple(-4.6 + random.gauss(0, 1) if t else 0.0 for t in trained),
-                tuple(0 for _ in ids),
-                tuple(weight if t else 0.0 for t in trained),
+                tuple(-4.6 + random.gauss(0, 1) for t in trained if t),
+                (0,) * sum(trained),
+                (weight,) * sum(trained),
             )
         )
     return tuple(sequences)

@@ -1,49 +1,12 @@
-"""The packed tree holds every sequence completely, and a shared prefix once."""
+"""A micro-step is cut into passes that hold what begins alike together."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill_trainer.packing import pack, passes
+from tidemill.trajectory.packing import SHARING, pack
+from tidemill_trainer.packing import passes
 
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple)
-
-
-@given(st.lists(tokens, min_size=1, max_size=8), st.integers(1, 6))
-def test_every_sequence_is_found_again_with_its_positions_along_its_ancestors(sequences: list[tuple[int, ...]], shortest: int) -> None:
-    packed = pack(sequences, shortest)
-    for sequence, places in zip(sequences, packed.places, strict=True):
-        assert tuple(packed.token_ids[p] for p in places) == sequence
-        assert tuple(packed.positions[p] for p in places) == tuple(range(len(sequence)))
-    assert sum(s.length for s in packed.segments) == len(packed.token_ids) == len({p for places in packed.places for p in places})
-
-
-@given(st.lists(tokens, min_size=1, max_size=8), st.integers(1, 6))
-def test_a_token_sees_its_own_past_and_nothing_else(sequences: list[tuple[int, ...]], shortest: int) -> None:
-    packed = pack(sequences, shortest)
-    for places in packed.places:
-        last = next(s for s in packed.segments if s.start <= places[-1] < s.start + s.length)
-        seen = [p for a in last.ancestors for p in range(packed.segments[a].start, packed.segments[a].start + packed.segments[a].length)]
-        seen += range(last.start, places[-1] + 1)
-        assert tuple(seen) == places
-
-
-def test_a_long_shared_prompt_is_computed_once_and_forks_are_nested() -> None:
-    prompt = tuple(range(20))
-    first = (*prompt, *range(100, 120))
-    packed = pack([(*first, 1), (*first, 2), (*prompt, 3)])
-    assert [(s.start, s.length, s.ancestors) for s in packed.segments] == [
-        (0, 20, ()),
-        (20, 1, (0,)),
-        (21, 20, (0,)),
-        (41, 1, (0, 2)),
-        (42, 1, (0, 2)),
-    ]
-
-
-def test_a_short_shared_run_is_not_worth_a_segment() -> None:
-    packed = pack([(1, 2, 3, 4), (1, 2, 5), (1, 2)], shortest_shared_run=3)
-    assert len(packed.token_ids) == 9
-    assert all(s.ancestors == () for s in packed.segments)
 
 
 @given(st.lists(tokens, min_size=1, max_size=12), st.integers(1, 30))
@@ -51,4 +14,14 @@ def test_passes_hold_each_sequence_once_and_are_no_longer_than_allowed(sequences
     cut = passes(sequences, most)
     assert sorted(i for one in cut for i in one) == list(range(len(sequences)))
     for one in cut:
-        assert len(one) == 1 or len(pack([sequences[i] for i in one], 1).token_ids) <= most
+        computed, longest = len(pack([sequences[i] for i in one], 1).token_ids), max(len(sequences[i]) for i in one)
+        assert computed <= most or longest > most
+        assert computed <= max(most, SHARING * longest)
+
+
+def test_branches_of_one_long_trunk_are_computed_with_it() -> None:
+    trunk = tuple(range(1000))
+    branches = [(*trunk, *range(2000 * n, 2000 * n + 100)) for n in range(1, 6)]
+    assert passes(branches, 64) == [[0, 1, 2, 3, 4]]
+    assert passes([*branches, tuple(range(7, 900))], 64) == [[0, 1, 2, 3, 4], [5]]
+    assert len(passes([(*trunk, n, *range(1200)) for n in range(5)], 64)) == 5, "what they add is most of them"

@@ -25,13 +25,13 @@ def one_by_one(folder: Path, sequences: Many[Sequence], temperature: float) -> t
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     total = 0.0
     for s in sequences:
-        logits = model(torch.tensor([s.token_ids])).logits[0, :-1] / temperature
+        logits = model(torch.tensor(s.token_ids)[None]).logits[0, :-1] / temperature
         new = logits.log_softmax(-1).gather(1, torch.tensor(s.token_ids[1:])[:, None])[:, 0]
-        trained = torch.tensor(s.trained[1:])
-        importance = (new.detach() - torch.tensor(s.behaviour_logprobs[1:])).exp().clamp(max=5.0)
-        weight = torch.tensor(s.weights[1:]) * importance
-        (-(weight * new)[trained]).sum().backward()
-        total -= weight[trained].sum().item()  # at unchanged weights every ratio is 1
+        new = new[torch.tensor(s.trained[1:])]
+        importance = (new.detach() - torch.tensor(s.behaviour_logprobs)).exp().clamp(max=5.0)
+        weight = torch.tensor(s.weights) * importance
+        (-(weight * new)).sum().backward()
+        total -= weight.sum().item()  # at unchanged weights every ratio is 1
     return {name: parameter.grad for name, parameter in model.named_parameters()}, total
 
 
@@ -87,6 +87,6 @@ def test_micro_steps_add_up(tmp_path: Path) -> None:
 
 def test_a_micro_step_without_trained_tokens_changes_nothing(tmp_path: Path) -> None:
     model = Model.load(tiny_model(tmp_path / "model"), torch.device("cpu"))
-    sums = forward_backward(model, [Sequence("e", (1, 2, 3), (False,) * 3, (0.0,) * 3, (0,) * 3, (0.0,) * 3)], GSPO, 1.0)
+    sums = forward_backward(model, [Sequence("e", (1, 2, 3), (False,) * 3, (), (), ())], GSPO, 1.0)
     assert not model.hold_gradients().any()
     assert sums["micro_steps"] == 1

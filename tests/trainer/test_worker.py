@@ -7,6 +7,7 @@ from typing import cast
 from tidemill.wire.conductor import ConductorClient, LeaseReply, LeaseRequest
 from tidemill.wire.trainer import Join, Leave
 from tidemill_trainer.exchange import Part
+from tidemill_trainer.ledger import Ledger
 from tidemill_trainer.worker import Identity, Worker
 
 
@@ -25,6 +26,9 @@ class SilentConductor:
 class CoreHome:
     always_asks = True
     held_step = 0
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
 
     async def hold(self, step: int) -> None: ...
     async def hand_over(self, part: Part) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemill.api.rljob import HARNESS_PRESETS, LEAST_SANDBOX_MEMORY, LEAST_TEMPERATURE
+from tidemill.api.rljob import HARNESS_PRESETS, INSTALLED_PRESETS, LEAST_SANDBOX_MEMORY, LEAST_TEMPERATURE
 from tidemill.api.structural import Schema
 
 
@@ -108,6 +108,12 @@ RLJOB_RULES = (
         f"size(self.harness.command) == 0 || self.harness.preset == 'generic' || !(self.harness.preset in {_PRESETS})",
         "command is set, but only preset generic takes one; remove it or use preset generic",
         ".harness.command",
+    ),
+    CelRule(
+        "spec",
+        f"self.harness.version == '' || self.harness.preset in {list(INSTALLED_PRESETS)} || !(self.harness.preset in {_PRESETS})",
+        f"version is set, but only presets {', '.join(INSTALLED_PRESETS)} are installed in a version; remove it or use another preset",
+        ".harness.version",
     ),
     CelRule(
         "spec",

@@ -32,7 +32,7 @@ class GPUCellStatus(Model):
     node: Identifier = Field("", description="Node of rank 0, and how many more there are, e.g. gpu-7 +3.")
     endpoint: Text = Field("", description="URL of the cell agent.")
     capacity: int = Field(0, description="Executions it serves at once.")
-    unfinished_executions: int = Field(0, description="Executions it serves now.")
+    unfinished_executions: int = Field(0, description="Calls that it serves now, of one execution each; may be a minute old.")
     policy_version: int = Field(-1, description="Verified weights in the engine; -1 before the first.")
     utilization: float | None = Field(None, description="Share of the last minute in which the GPUs were busy.")
     last_flip: FlipStatus | None = Field(None, description="The last change of role.")

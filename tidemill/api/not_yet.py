@@ -18,5 +18,3 @@ def not_yet(spec: RLJobSpec) -> Iterator[Violation]:
         yield Violation(
             "spec.initFrom.checkpoint", "starting from another job's checkpoint is not possible yet; use model.source path:DIR with its folder"
         )
-    if spec.logging.tensorboard:
-        yield Violation("spec.logging.tensorboard", "is not possible yet; set it to false, metrics.jsonl and report.html hold the figures")

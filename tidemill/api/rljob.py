@@ -140,6 +140,11 @@ class AlgorithmSpec(Model):
         (0.995, 1.005), description="Clip range of GSPO's sequence ratio new / old."
     )
     max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Gradients are scaled down to this norm.")
+    skip_equal_groups: bool = Field(
+        False,
+        description="Groups whose scores are all equal teach nothing. false: they take their places in a step. true: they are dropped and counted, "
+        "and with dispatch Refill others are dispatched for them.",
+    )
     deterministic: bool = Field(False, description="Add gradients in micro-step order: the same bits whoever computed them, for tests.")
 
 
@@ -156,12 +161,26 @@ class SamplingSpec(Model):
     max_tokens: Positive = Field(description="Most tokens of one answer; a harness may ask for fewer.")
 
 
-HARNESS_PRESETS = ("react", "mini-swe-agent", "generic")
+HARNESS_PRESETS = ("react", "claude-code", "codex", "mini-swe-agent", "qwen-code", "opencode", "generic")
+
+INSTALLED_PRESETS = ("claude-code", "codex", "qwen-code", "opencode")
+"""Their programs come from npm, in a version that the manifest may name."""
 
 
 class HarnessSpec(Model):
-    preset: Identifier = Field("react", description="The agent program: react, mini-swe-agent, or generic with image and command.")
-    image: Text = Field("", description="Preset generic: image of the sandbox pod; not used on one machine.")
+    preset: Identifier = Field(
+        "react", description="The agent program: react, claude-code, codex, mini-swe-agent, qwen-code, opencode, or generic with a command."
+    )
+    version: str = Field(
+        "",
+        description="Version of the program that npm installs once on this machine: claude-code, codex, qwen-code, opencode. "
+        "Empty: the one that Tidemill is tested with. Not used on a cluster, where the image has the program.",
+        pattern=r"^([0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?)?$",
+        max_length=64,
+    )
+    image: Text = Field(
+        "", description="Image of the sandbox pods of tasks that name none; it must have the agent program on its PATH. Not used on one machine."
+    )
     command: Annotated[tuple[LongText, ...], Field(max_length=256)] = Field((), description="Preset generic: the program and its arguments.")
     env: Pairs = Field({}, description="Environment variables added for the harness.")
 
@@ -252,7 +271,7 @@ class InitFrom(Model):
 
 
 class Logging(Model):
-    tensorboard: bool = Field(False, description="Also write TensorBoard files.")
+    tensorboard: bool = Field(True, description="Write TensorBoard's event files to `tensorboard/` of the work folder.")
 
 
 class Simulation(Model):

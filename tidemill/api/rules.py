@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidemill.api.gpucell import GPUCellSpec
 from tidemill.api.model import amount
-from tidemill.api.rljob import HARNESS_PRESETS, LEAST_SANDBOX_MEMORY, LEAST_TEMPERATURE, RLJobSpec
+from tidemill.api.rljob import HARNESS_PRESETS, INSTALLED_PRESETS, LEAST_SANDBOX_MEMORY, LEAST_TEMPERATURE, RLJobSpec
 from tidemill.policy.decide import Mode
 from tidemill.policy.staleness import default_bound
 from tidemill.wire.cell import CellKind, Role
@@ -137,6 +137,14 @@ def _the_preset_is_known(spec: RLJobSpec) -> Iterator[Violation]:
         )
 
 
+def _a_version_is_of_a_program_that_is_installed(spec: RLJobSpec) -> Iterator[Violation]:
+    if spec.harness.version and spec.harness.preset in HARNESS_PRESETS and spec.harness.preset not in INSTALLED_PRESETS:
+        yield Violation(
+            "spec.harness.version",
+            f"is set, but only presets {', '.join(INSTALLED_PRESETS)} are installed in a version; remove it or use another preset",
+        )
+
+
 def _variables_have_names(spec: RLJobSpec) -> Iterator[Violation]:
     """An API server cannot say it: it has no bound on the length of a map's keys, and so on what a rule about them costs."""
     wrong = [name for name in spec.harness.env if not _VARIABLE.fullmatch(name)]
@@ -184,6 +192,7 @@ _RULES: tuple[Rule, ...] = (
     _time_outs_are_in_order,
     _the_clip_range_holds_one,
     _the_preset_is_known,
+    _a_version_is_of_a_program_that_is_installed,
     _variables_have_names,
     _nothing_ends_in_the_middle,
     _a_generic_harness_has_a_command,

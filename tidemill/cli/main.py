@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXIT_STOPPED = 130  # by a signal, as shells count
+EXIT_UNREAD = 141  # as if by SIGPIPE: `tidemill explain rljob | head` has read enough
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,16 +28,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         code: int = chosen.run(chosen)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_STOPPED
+    except BrokenPipeError:
+        if not _nobody_reads_on():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered is not tried again
+        return EXIT_UNREAD
     return code
 
 
 def _commands() -> tuple[Any, ...]:
     """Imported only here: on a busy machine it takes seconds, in which Ctrl-C must not end in the middle of somebody's import."""
-    from tidemill.cli import crds, drain, explain, flip, report, resume, run, simulate, status, suspend, timeline, top, validate
+    from tidemill.cli import crds, explain, logs, metrics, report, run, simulate, status, timeline, top, trajectory, validate
+    from tidemill.cli.cell import DRAIN, FLIP
+    from tidemill.cli.suspend import RESUME, SUSPEND
 
-    return (run, validate, explain, report, simulate, status, top, timeline, flip, drain, suspend, resume, crds)
+    return (run, validate, explain, report, trajectory, simulate, status, top, timeline, logs, FLIP, DRAIN, SUSPEND, RESUME, metrics, crds)
+
+
+def _nobody_reads_on() -> bool:
+    """Whether what is printed goes to a pipe whose reader has left."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):  # no file at all
+        return False
 
 
 @contextmanager

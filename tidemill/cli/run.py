@@ -18,6 +18,7 @@ from tidemill.local.memory import NotEnoughMemory
 from tidemill.local.model import ModelUnavailable
 from tidemill.local.ports import PortTaken
 from tidemill.local.processes import ProcessRefused
+from tidemill.local.programs import ProgramUnavailable
 from tidemill.local.sources import base_of, source_rules, with_absolute_sources
 from tidemill.local.summary import Summary, summarize
 from tidemill.local.supported import unsupported
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(job: RLJob, folder: WorkFolder, options: Options, began: float, as_json: bool) -> int:
     try:
         summary = _shown(job, folder, options)
-    except (ModelUnavailable, NotEnoughMemory, PortTaken, ProcessRefused) as cause:
+    except (ProgramUnavailable, ModelUnavailable, NotEnoughMemory, PortTaken, ProcessRefused) as cause:
         folder.abandon()
         print(f"rljob {job.metadata.name}: {cause}", file=sys.stderr)
         return EXIT_REFUSED

@@ -17,6 +17,9 @@ REQUEST_SECONDS = 20.0
 SILENCE_SECONDS = 90.0
 """A watch that says nothing for so long is begun anew: the API server is asked to close it before."""
 
+LOG_SECONDS = 120.0
+"""A node keeps some 50 MB of a container's."""
+
 WATCH_SECONDS = 60
 PAGE = 500
 
@@ -100,6 +103,12 @@ class Cluster:
         return await self._call(
             "PATCH", kind.path(self.namespace, name), f"patch {kind.full}", query={"fieldManager": "tidemill"}, body=patch, content=content
         )
+
+    async def log(self, pod: str, container: str) -> str:
+        """What the container has printed, as far as its node still keeps it. Raises `NotThere`, and `Unanswered` before it has started."""
+        path = PODS.path(self.namespace, pod, "log")
+        async with self._answer("GET", path, "get pods/log", {"container": container}, timeout=aiohttp.ClientTimeout(total=LOG_SECONDS)) as response:
+            return (await response.read()).decode(errors="replace")
 
     async def token(self, account: str, audience: str, seconds: int) -> str:
         """A token with which the bearer is this service account towards `audience`. Raises `NotThere` too."""

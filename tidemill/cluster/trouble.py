@@ -42,6 +42,8 @@ def refusal(status: int, body: bytes, right: str, namespace: str) -> ClusterTrou
                 f"this cluster does not know {right.split()[-1]}: install Tidemill with helm, or its definitions with "
                 "`tidemill crds` and `kubectl apply --server-side -f crds/`; or give another --context"
             )
+        case 400 if "pods/log" in right:  # a container that has not started
+            return Unanswered(f"{right} {where}: {message}")
         case 410:
             return Outdated(message)
         case 429 | 500 | 502 | 503 | 504:

@@ -31,8 +31,13 @@ class Layout:
         return f"http://127.0.0.1:{self.ports.conductor}"
 
     @property
+    def gateway_urls(self) -> tuple[str, ...]:
+        return tuple(f"http://127.0.0.1:{port}" for port in self.ports.gateways)
+
+    @property
     def gateway_url(self) -> str:
-        return f"http://127.0.0.1:{self.ports.gateway}"
+        """Of all gateways, as processes are told them."""
+        return ",".join(self.gateway_urls)
 
 
 def cell_names(job: RLJob) -> tuple[str, ...]:
@@ -51,9 +56,14 @@ def commands(job: RLJob, layout: Layout) -> Iterator[Command]:
     conductor += ["--resume"] * layout.resume + ["--cores-shared"] * layout.cores.shared + ["--unsafe-sandbox"] * layout.unsafe_sandbox
     yield command("conductor", "tidemill_rollout.conductor", *conductor)
 
-    gateway = ["--port", str(layout.ports.gateway), "--socket", str(layout.folder / "gateway.sock")]
-    gateway += ["--conductor-url", layout.conductor_url, "--model", str(layout.model)]
-    yield command("gateway", "tidemill_rollout.gateway", *gateway)
+    for number, port in enumerate(layout.ports.gateways):
+        name = f"gateway-{number}" if number else "gateway"
+        gateway = ["--port", str(port), "--conductor-url", layout.conductor_url, "--model", str(layout.model)]
+        if number == 0:  # sandboxes have one door; behind it, requests are passed on to the execution's own gateway
+            gateway += ["--socket", str(layout.folder / "gateway.sock")]
+        if len(layout.ports.gateways) > 1:
+            gateway += ["--gateway-url", layout.gateway_url, "--number", str(number)]
+        yield command(name, "tidemill_rollout.gateway", *gateway)
 
     for index, name in enumerate(cell_names(job)):
         yield command(name, "tidemill_cell", *_cell_arguments(name, index, layout, layout.ports.cells[index]))

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import aiohttp
 
 from tidemill.api import RLJob
+from tidemill.local import scraping
 from tidemill.local.commands import Layout, commands
 from tidemill.local.cores import gpus_of, share_cores, share_gpus
 from tidemill.local.memory import available_memory, check_memory
 from tidemill.local.model import footprint, prepare_model
 from tidemill.local.ports import choose_ports
 from tidemill.local.processes import Processes, ProcessFailed, ProcessRefused
+from tidemill.local.programs import install
 from tidemill.local.screen import view_of
 from tidemill.local.summary import Summary, summarize
 from tidemill.local.workdir import WorkFolder
@@ -26,7 +28,7 @@ from tidemill.report.live import Screen
 from tidemill.report.page import write_report
 from tidemill.telemetry.events import readable_events
 from tidemill.wire.conductor import ConductorClient, JobPhase, Tide
-from tidemill.wire.gateway import GatewayClient, GatewayState
+from tidemill.wire.gateway import Gateways, GatewayState
 from tidemill.wire.http import WireError
 from tidemill.wire.trust import TOKEN_VARIABLE
 
@@ -46,9 +48,10 @@ def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) ->
     """Run until the job has ended, a process has died too often, Ctrl-C, or SIGTERM. Afterwards no process is left, and the report is written.
 
     Raises:
-        ModelUnavailable, NotEnoughMemory, PortTaken: before anything is started.
+        ProgramUnavailable, ModelUnavailable, NotEnoughMemory, PortTaken: before anything is started.
         ProcessRefused: at once after that; nothing of the job has begun, or gone on.
     """
+    install(job.spec.harness, screen.say)
     screen.say(f"preparing model {job.spec.model.source}")
     model = prepare_model(job, folder.logs / "model.log")
     check_memory(footprint(job, model), available_memory())
@@ -56,7 +59,7 @@ def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) ->
     layout = Layout(
         folder=folder.path,
         model=model,
-        ports=choose_ports(cells, options.ports),
+        ports=choose_ports(cells, options.ports, job.spec.gateway.replicas),
         cores=share_cores(cells, tuple(sorted(os.sched_getaffinity(0)))),
         gpus=share_gpus(cells, gpus_of()),
         token=os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24),
@@ -66,6 +69,7 @@ def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) ->
     processes = Processes()
     gateway: GatewayState | None = None
     trouble = ""
+    scraping.announce(folder.path, scraping.targets(job, layout))
     try:
         gateway = asyncio.run(_run(job, layout, processes, screen))
     except ProcessRefused:
@@ -81,6 +85,7 @@ def run_job(job: RLJob, folder: WorkFolder, options: Options, screen: Screen) ->
             summary = _finish(folder, gateway, trouble, screen)  # while they end: on a busy machine the picture takes seconds
         finally:
             processes.await_end()
+            scraping.withdraw(folder.path)
     return summary
 
 
@@ -95,7 +100,7 @@ async def _run(job: RLJob, layout: Layout, processes: Processes, screen: Screen)
     screen.say(f"started {len(processes.running)} processes, logs in {layout.folder / 'logs'}")
     async with aiohttp.ClientSession() as session:
         conductor = ConductorClient(layout.conductor_url, layout.token, session)
-        gateway = GatewayClient(layout.gateway_url, layout.token, session)
+        gateway = Gateways(layout.gateway_urls, layout.token, session)
         watching = asyncio.create_task(_show(conductor, screen, stop))
         try:
             while not stop.is_set():

@@ -27,20 +27,20 @@ class CellPorts:
 @dataclass(frozen=True, slots=True)
 class Ports:
     conductor: int
-    gateway: int
+    gateways: tuple[int, ...]
     cells: tuple[CellPorts, ...]
 
 
-def choose_ports(cells: int, base: int | None = None) -> Ports:
+def choose_ports(cells: int, base: int | None = None, gateways: int = 1) -> Ports:
     """Free ports, or those from `base` upwards.
 
     Raises:
         PortTaken: `base` is given and one of its ports is in use or does not exist, or there are too few free ones.
     """
-    wanted = 2 + 3 * cells
+    wanted = 1 + gateways + 3 * cells
     numbers = _free(wanted) if base is None else _from(base, wanted)
     it = iter(numbers)
-    return Ports(next(it), next(it), tuple(CellPorts(next(it), next(it), next(it)) for _ in range(cells)))
+    return Ports(next(it), tuple(next(it) for _ in range(gateways)), tuple(CellPorts(next(it), next(it), next(it)) for _ in range(cells)))
 
 
 def _free(count: int) -> list[int]:

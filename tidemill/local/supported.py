@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tidemill.api.not_yet import not_yet
 from tidemill.api.rljob import RLJobSpec
 from tidemill.api.rules import Violation
+from tidemill.local.programs import cramped, missing
 
 
 def unsupported(spec: RLJobSpec, gpus: int) -> tuple[Violation, ...]:
@@ -28,10 +29,10 @@ def _violations(spec: RLJobSpec, gpus: int) -> Iterator[Violation]:
             f"is {spec.cells.standalone.nodes_per_replica}, but a local cell is one process on one node; set it to 1",
         )
     yield from not_yet(spec)
+    yield from missing(spec.harness)
+    yield from cramped(spec)
     if spec.cells.nodes_per_cell > 1:
         yield Violation("spec.cells.nodesPerCell", f"is {spec.cells.nodes_per_cell}, but a local cell is one process on one node; set it to 1")
-    if spec.gateway.replicas > 1:
-        yield Violation("spec.gateway.replicas", f"is {spec.gateway.replicas}, but one machine runs one gateway; set it to 1")
     if spec.cells.parallelism.rollout.tensor > 1 or spec.cells.parallelism.rollout.replicas > 1:
         yield Violation("spec.cells.parallelism.rollout", "a cell has one engine on one device here; set tensor and replicas to 1")
     training = spec.cells.parallelism.training

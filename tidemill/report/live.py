@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
@@ -14,7 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-COLOURS = {"Rollout": "cyan", "Training": "yellow", "Flipping": "magenta", "Starting": "grey50", "No pods": "grey50", "Failed": "red"}
+from tidemill.report.detail import COLOURS, Detail, details
+
 WIDTH = 100
 
 
@@ -59,6 +61,7 @@ class View:
     limited_by: str = ""
     eta: str = ""
     condition: str = ""  # what holds the job back
+    detail: Detail | None = None
 
 
 class Screen(Protocol):
@@ -146,7 +149,7 @@ class LiveScreen:
         shown = clock(time.monotonic() - self._started)
         if self._view is None:
             return panel(f"tidemill  {shown}", spoken)
-        return panel(f"{title(self._view)}  {shown}", numbers(self._view), Text(), cells(self._view), Text(), spoken)
+        return panel(f"{title(self._view)}  {shown}", *body(self._view), Text(), spoken)
 
 
 def clock(seconds: float) -> str:
@@ -157,6 +160,15 @@ def clock(seconds: float) -> str:
 
 def title(view: View) -> str:
     return "  ".join(part for part in ("tidemill", view.job, view.mode, view.phase) if part)
+
+
+def body(view: View) -> Iterator[RenderableType]:
+    yield numbers(view)
+    yield Text()
+    yield cells(view)
+    if view.detail is not None:
+        yield Text()
+        yield details(view.detail)
 
 
 def panel(heading: str, *body: RenderableType) -> Panel:

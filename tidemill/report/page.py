@@ -134,7 +134,7 @@ def _steps(story: Story) -> Iterable[Sequence[str]]:
         yield (
             str(step.step),
             score,
-            str(step.groups),
+            f"{step.groups} ({step.equal_groups} of equal scores)" if step.equal_groups else str(step.groups),
             str(step.executions),
             str(step.trained_tokens),
             str(step.staleness),

@@ -68,7 +68,7 @@ class ExecutionEnded(Event, frozen=True, tag="execution"):
 
 
 class GroupDropped(Event, frozen=True, tag="group-dropped"):
-    """The whole group is not trained: fewer than two of its executions were scored, or it became too old."""
+    """The whole group is not trained: fewer than two of its executions were scored, all alike where such are skipped, or it became too old."""
 
     group: int
     task: str
@@ -85,6 +85,7 @@ class StepCommitted(Event, frozen=True, tag="step"):
     staleness: int  # publications, largest of the step
     statistics: dict[str, float]
     contributions: dict[str, int]  # micro-steps by cell
+    equal_groups: int = 0  # of `groups`: all their scores are equal, nothing of them is trained
     staleness_updates: int = 0  # the same in optimizer updates since the weights it was dispatched under
 
 
@@ -104,8 +105,9 @@ class EvaluationEnded(Event, frozen=True, tag="evaluation"):
     """Held-out tasks under one policy version; never trained."""
 
     version: int
-    executions: int
+    executions: int  # that were scored
     mean_score: float
+    dropped: int = 0  # that were not: they are no zeros, the mean is without them
 
 
 class ConditionChanged(Event, frozen=True, tag="condition"):

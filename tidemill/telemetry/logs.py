@@ -6,7 +6,12 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
+
+_ABOUT: ContextVar[dict[str, Any] | None] = ContextVar("about", default=None)
 
 
 class _Lines(logging.Formatter):
@@ -16,10 +21,11 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "time": stamp(record.created),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
             **self._fixed,
+            **(_ABOUT.get() or {}),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
@@ -37,6 +43,12 @@ class _StandardError(logging.Handler):
             self.handleError(record)
 
 
+def stamp(seconds: float) -> str:
+    """Unix seconds as a log writes them; texts sort as times do."""
+    whole, part = divmod(int(seconds * 1000), 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{part:03d}Z"
+
+
 def start(process: str, level: int = logging.INFO, **fields: Any) -> None:
     """Send this process's logs to standard error, each line with `process` and `fields`."""
     handler = _StandardError()
@@ -44,6 +56,16 @@ def start(process: str, level: int = logging.INFO, **fields: Any) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for noisy in ("asyncio", "aiohttp.access", "httpx", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+@contextmanager
+def about(**fields: Any) -> Iterator[None]:
+    """Every line that this task and the tasks it starts write meanwhile has these fields, whoever writes it."""
+    token = _ABOUT.set({**(_ABOUT.get() or {}), **fields})
+    try:
+        yield
+    finally:
+        _ABOUT.reset(token)
 
 
 class Log:

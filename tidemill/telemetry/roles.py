@@ -35,8 +35,11 @@ def role_spans(events: Iterable[AnyEvent], now: float) -> tuple[RoleSpan, ...]:
             current[event.cell] = (event.role.value, event.time)
         elif isinstance(event, FlipEnded):
             spans = _cut(spans, event.cell, event.time - event.seconds, event.time)
-            if event.cell in current and current[event.cell][1] > event.time - event.seconds:
-                spans.append(RoleSpan(event.cell, FLIPPING, event.time - event.seconds, current[event.cell][1]))
+            role, since = current.get(event.cell, ("", 0.0))
+            if since > event.time - event.seconds:
+                since = min(since, event.time)  # the role is told of later than it begins: by the way to the conductor, and its disk
+                spans.append(RoleSpan(event.cell, FLIPPING, event.time - event.seconds, since))
+                current[event.cell] = (role, since)
         ended = isinstance(event, JobEnded)
         last = event.time
     until = last if ended else max(last, now)

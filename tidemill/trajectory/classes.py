@@ -8,7 +8,7 @@ from tidemill.trajectory.records import Turn
 
 
 class LeafClass(IntEnum):
-    """In the order in which they are drawn. Summaries of a compaction are told apart by the harness's preset; none of ours compacts yet."""
+    """In the order in which they are drawn. Who made a call, and whether for the summary of a compaction, the harness's preset has told."""
 
     MAIN = 0
     MAIN_SUMMARY = 1
@@ -17,4 +17,6 @@ class LeafClass(IntEnum):
 
 
 def leaf_class(leaf: Turn) -> LeafClass:
-    return LeafClass.SUB_AGENT if leaf.agent else LeafClass.MAIN
+    if leaf.agent:
+        return LeafClass.SUB_AGENT_SUMMARY if leaf.summary else LeafClass.SUB_AGENT
+    return LeafClass.MAIN_SUMMARY if leaf.summary else LeafClass.MAIN

@@ -27,8 +27,16 @@ def write_trajectory(folder: Path, trajectory: Trajectory) -> Path:
 
 
 def read_trajectory(path: Path) -> Trajectory:
-    """Raises `UnknownFormat` for a file of another format, `msgspec.MsgspecError` for what is no trajectory."""
-    trajectory = msgspec.msgpack.decode(path.read_bytes(), type=Trajectory)
-    if trajectory.format != FORMAT_VERSION:
-        raise UnknownFormat(f"{path}: format {trajectory.format}, this version reads format {FORMAT_VERSION}; use the version that wrote it")
-    return trajectory
+    """A file of this format or an older one, told as one of this.
+
+    Raises:
+        UnknownFormat: a newer version wrote it.
+        msgspec.MsgspecError: it is no trajectory.
+    """
+    try:
+        trajectory = msgspec.msgpack.decode(path.read_bytes(), type=Trajectory)
+    except RecursionError as cause:
+        raise msgspec.DecodeError("it is nested too deep") from cause
+    if trajectory.format > FORMAT_VERSION:
+        raise UnknownFormat(f"{path}: format {trajectory.format}, this version reads up to {FORMAT_VERSION}; use the version that wrote it")
+    return msgspec.structs.replace(trajectory, format=FORMAT_VERSION)

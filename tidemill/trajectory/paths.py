@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from random import Random
 
+from tidemill.trajectory.columns import FLAG, FLOAT, INT, Flags, Ints, filled, joined
 from tidemill.trajectory.records import Turn
 from tidemill.trajectory.sampling import Path, draw_paths
 from tidemill.trajectory.sequence import Sequence
@@ -24,23 +25,18 @@ def sequences_of(turns: Many[Turn], advantage: float, executions_per_step: int, 
 
 
 def _sequence(path: Path, weight: float) -> Sequence:
-    token_ids: list[int] = []
-    trained: list[bool] = []
-    logprobs: list[float] = []
-    versions: list[int] = []
+    """The given tokens of a turn, then the sampled ones. What an earlier path trained is context here."""
+    token_ids: list[Ints] = []
+    trained: list[Flags] = []
     for turn in path.turns:
-        sampled = turn.sampled_ids
-        is_trained = turn.id in path.trained
-        given = len(turn.context_ids)
-        token_ids += turn.context_ids + sampled
-        trained += [False] * given + [is_trained] * len(sampled)
-        logprobs += [0.0] * given + (list(turn.logprobs) if is_trained else [0.0] * len(sampled))
-        versions += [0] * given + (list(turn.versions) if is_trained else [0] * len(sampled))
+        token_ids += [turn.context_ids, turn.sampled_ids]
+        trained += [filled(FLAG, False, len(turn.context_ids)), filled(FLAG, turn.id in path.trained, turn.sampled)]
+    sampled = [turn for turn in path.turns if turn.id in path.trained]
     return Sequence(
         execution=path.turns[-1].execution,
-        token_ids=tuple(token_ids),
-        trained=tuple(trained),
-        behaviour_logprobs=tuple(logprobs),
-        versions=tuple(versions),
-        weights=tuple(weight if t else 0.0 for t in trained),
+        token_ids=joined(INT, token_ids),
+        trained=joined(FLAG, trained),
+        behaviour_logprobs=joined(FLOAT, (turn.logprobs for turn in sampled)),
+        versions=joined(INT, (turn.versions for turn in sampled)),
+        weights=filled(FLOAT, weight, path.trained_tokens),
     )

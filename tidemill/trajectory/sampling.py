@@ -7,7 +7,7 @@ from random import Random
 
 from tidemill.trajectory.classes import leaf_class
 from tidemill.trajectory.records import Turn
-from tidemill.trajectory.tree import Tree
+from tidemill.trajectory.tree import Node, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Path:
 
     @property
     def trained_tokens(self) -> int:
-        return sum(len(t.sampled_ids) for t in self.turns if t.id in self.trained)
+        return sum(turn.sampled for turn in self.turns if turn.id in self.trained)
 
 
 def draw_paths(tree: Tree, most: int, random: Random) -> tuple[Path, ...]:
@@ -28,19 +28,26 @@ def draw_paths(tree: Tree, most: int, random: Random) -> tuple[Path, ...]:
     Each draw takes, in the first class that has any left, a leaf with probability proportional to the trainable tokens
     of its path that no earlier draw has taken.
     """
-    paths = {leaf.id: tree.path(leaf) for leaf in tree.leaves}
-    taken: set[str] = set()
+    sampled = {node: node.turn.sampled for node in tree.downward}
+    taken: set[Node] = set()
     drawn: list[Path] = []
     while len(drawn) < most:
-        left = {leaf.id: sum(len(t.sampled_ids) for t in paths[leaf.id] if t.id not in taken) for leaf in tree.leaves}
-        open_leaves = [leaf for leaf in tree.leaves if left[leaf.id]]
+        left = _left(tree, sampled, taken)
+        open_leaves = [leaf for leaf in tree.leaves if left[leaf]]
         if not open_leaves:
             break
-        first = min(leaf_class(leaf) for leaf in open_leaves)
-        candidates = [leaf.id for leaf in open_leaves if leaf_class(leaf) == first]
-        (chosen,) = random.choices(candidates, weights=[left[c] for c in candidates])
-        turns = paths[chosen]
-        trained = frozenset(t.id for t in turns if t.id not in taken and t.sampled_ids)
-        drawn.append(Path(turns, trained))
-        taken |= trained
+        first = min(leaf_class(leaf.turn) for leaf in open_leaves)
+        candidates = [leaf for leaf in open_leaves if leaf_class(leaf.turn) == first]
+        (chosen,) = random.choices(candidates, weights=[left[leaf] for leaf in candidates])
+        new = [node for node in chosen.path if node not in taken and sampled[node]]
+        drawn.append(Path(tuple(node.turn for node in chosen.path), frozenset(node.turn.id for node in new)))
+        taken.update(new)
     return tuple(drawn)
+
+
+def _left(tree: Tree, sampled: dict[Node, int], taken: set[Node]) -> dict[Node, int]:
+    """Trainable tokens from the root to each node that nobody has taken: one pass, however many leaves share a trunk."""
+    left: dict[Node, int] = {}
+    for node in tree.downward:
+        left[node] = (left[node.parent] if node.parent else 0) + (0 if node in taken else sampled[node])
+    return left

@@ -66,6 +66,7 @@ class CellState(msgspec.Struct, frozen=True):
     engine_incarnation: str = ""
     reason: str = ""
     last_flip: Flip | None = None
+    live_calls: int = 0  # that it serves now; no news by itself, it is told with what is
     sequence: int = 0
 
 

@@ -183,6 +183,7 @@ class LeaseReply(msgspec.Struct, frozen=True):
     version: int = 0
     micro_steps: tuple[MicroStep, ...] = ()
     lease_seconds: float = 600.0
+    closed_seconds: float = 0.0  # of the time that the question waited, those in which the step took no more groups
     count: int = -1  # Apply: how many micro-steps the step has, so that the core can check that it holds them all; -1: not said
 
 

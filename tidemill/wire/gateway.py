@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import aiohttp
 import msgspec
 
 from tidemill.trajectory.records import Turn
 from tidemill.wire.engine import Sampling
 from tidemill.wire.http import Client
+from tidemill.wire.shards import shard_of
 from tidemill.wire.trainer import Nothing
+from tidemill.wire.trust import Credential
 
 ATTEMPT_HEADER = "Tidemill-Attempt"
 """With what a sandbox fetches and brings, the gateway tells the conductor whose key was shown."""
@@ -91,3 +97,49 @@ class GatewayClient(Client):
 
     async def state(self) -> GatewayState:
         return await self.call("GET", "/v1/state", GatewayState)
+
+
+class Gateways(GatewayClient):
+    """All gateways of a job, by their numbers: an execution is opened and closed at its own, routes and drains go to all."""
+
+    def __init__(self, urls: Sequence[str], caller: Credential | str, session: aiohttp.ClientSession) -> None:
+        super().__init__(urls[0], caller, session)
+        self._each = tuple(GatewayClient(url, caller, session) for url in urls)
+
+    async def open(self, execution: OpenExecution) -> Nothing:
+        return await self._of(execution.execution).open(execution)
+
+    async def close(self, execution: str, attempt: int) -> Closed:
+        return await self._of(execution).close(execution, attempt)
+
+    async def put_route(self, route: Route) -> Nothing:
+        await self._all(lambda gateway: gateway.put_route(route))
+        return Nothing()
+
+    async def drain(self, cell: str, order: Drain, deadline_seconds: float = 60.0) -> Drained:
+        drained = await self._all(lambda gateway: gateway.drain(cell, order, deadline_seconds))
+        return Drained(sum(one.moved for one in drained), sum(one.moved_with_tokens for one in drained))
+
+    async def state(self) -> GatewayState:
+        states = await self._all(lambda gateway: gateway.state())
+        everywhere = set.intersection(*(set(state.routes) for state in states))
+        return GatewayState(
+            live_calls=sum(state.live_calls for state in states),
+            calls=sum(state.calls for state in states),
+            resubmitted_calls=sum(state.resubmitted_calls for state in states),
+            recomputed_tokens=sum(state.recomputed_tokens for state in states),
+            attached_retries=sum(state.attached_retries for state in states),
+            routes={cell: min(state.routes[cell] for state in states) for cell in sorted(everywhere)},
+            condition="; ".join(dict.fromkeys(state.condition for state in states if state.condition)),
+        )
+
+    def _of(self, execution: str) -> GatewayClient:
+        return self._each[shard_of(execution, len(self._each))]
+
+    async def _all[T](self, ask: Callable[[GatewayClient], Awaitable[T]]) -> list[T]:
+        """Every one is asked, also when another does not answer; then that is raised, and the caller asks all again."""
+        answers = await asyncio.gather(*(ask(gateway) for gateway in self._each), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if not isinstance(answer, BaseException)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from tidemill_trainer.packing import Packed
+from tidemill.trajectory.packing import Packed
 
 NAME = "tidemill_tree"
 """The `attn_implementation` of a model that `forward` is called on with `tree=`."""

@@ -19,6 +19,7 @@ from tidemill.wire.http import Refused, Unreachable
 from tidemill.wire.trainer import GradientSum, WeightSnapshot
 from tidemill_trainer import checkpoint
 from tidemill_trainer.exchange import Part, StepSum
+from tidemill_trainer.ledger import Ledger
 from tidemill_trainer.loss import summary
 from tidemill_trainer.memory import give_back
 from tidemill_trainer.model import Model
@@ -61,6 +62,7 @@ class Core:
         torch_thread: Executor,
     ) -> None:
         """`model` holds the initial weights."""
+        self.ledger = Ledger()
         self._who = who
         self._settings = settings
         self._model = model
@@ -231,6 +233,7 @@ class Core:
 
     def _write_checkpoint(self, figures: dict[str, float]) -> Applied:
         settings, model = self._settings, self._model
+        began = time.monotonic()
         digest = digest_of(self._weights, model.layout, settings.published_dtype)
         name = checkpoint.name_of(model.step)
         on_host = self._weights.cpu()
@@ -244,12 +247,19 @@ class Core:
             except checkpoint.DiskFull as trouble:
                 log.error("no room for the checkpoint, trying again", step=model.step, reason=str(trouble))
                 time.sleep(DISK_SECONDS)
+        self.ledger.checkpoints += 1
+        self.ledger.checkpoint_seconds += time.monotonic() - began
+        self.ledger.checkpoint_bytes = sum(file.stat().st_size for file in (settings.checkpoints / name).rglob("*"))
         log.info("checkpoint written", step=model.step, checkpoint=name, digest=digest, **figures)
         return Applied(name, digest, figures)
 
     def _publish(self, version: int) -> None:
-        self._published.take(self._weights, self._model.step, version)
+        began = time.monotonic()
+        taken = self._published.take(self._weights, self._model.step, version)
         self._published_step = self._model.step
+        self.ledger.publications += 1
+        self.ledger.publication_seconds += time.monotonic() - began
+        self.ledger.publication_bytes = taken.source.nbytes
 
     def _drop_gradients(self) -> None:
         self._model.drop_gradients()
@@ -264,6 +274,7 @@ class Core:
                 raise Unreachable(f"the sum of {offer.cell} could not be read: {cause}") from cause
             if await asyncio.to_thread(checksum.of_memory, target.address, target.nbytes) == offer.checksum:
                 return
+            self.ledger.checksum_failures["Gradients"] += 1
             log.warning("gradients arrived damaged, reading again", cell=offer.cell, step=offer.step)
         raise Unreachable(f"the sum of {offer.cell} arrived damaged {PULLS} times; its memory is not what it announced")
 

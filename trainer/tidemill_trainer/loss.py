@@ -93,6 +93,7 @@ def summary(sums: Mapping[str, float]) -> dict[str, float]:
         "meanLogprob": sums.get("logprob", 0.0) / tokens,
         "meanLogprobDifference": sums.get("logprob_difference", 0.0) / tokens,  # |trainer - engine|
         "computedTokens": sums.get("computed_tokens", 0.0),
+        "sequenceTokens": sums.get("sequence_tokens", 0.0),  # of all sequences, what they share counted in each
         "computeSeconds": sums.get("compute_seconds", 0.0),  # of all cells together
     }
 

@@ -74,7 +74,7 @@ async def _run(arguments: Arguments) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    door = Door(arguments.cell, arguments.credential)
+    door = Door(arguments.job.metadata.name, arguments.cell, arguments.credential)
     runner = await serve(door.app, arguments.host, arguments.port)
     torch_thread = ThreadPoolExecutor(1, "torch")  # one thread: OpenMP keeps a pool of its own for each thread that computes
     async with aiohttp.ClientSession() as session:

@@ -16,6 +16,7 @@ from tidemill.wire.http import Refused, Unreachable
 from tidemill.wire.trainer import GradientSum, MemoryDescriptor, TrainerClient, WeightSnapshot
 from tidemill.wire.trust import Credential
 from tidemill_trainer.exchange import Part
+from tidemill_trainer.ledger import Ledger
 from tidemill_trainer.memory import give_back
 from tidemill_trainer.model import Model, UnsupportedModel
 from tidemill_trainer.snapshot import region
@@ -37,6 +38,7 @@ class Satellite:
     def __init__(
         self, who: Identity, model: Model, transport: Transport, caller: Credential | str, session: aiohttp.ClientSession, torch_thread: Executor
     ) -> None:
+        self.ledger = Ledger()
         self._who = who
         self._model = model
         self._transport = transport
@@ -86,6 +88,7 @@ class Satellite:
             tuple(part.indices),
         )
         await self._client().offer_gradients(offer, PULL_SECONDS)
+        self.ledger.gradient_bytes += memory.nbytes
 
     async def apply(self, step: int, micro_steps: int) -> None:
         raise RuntimeError(f"{self._who.cell} is a satellite and cannot finish step {step}; only the core is told to")
@@ -108,10 +111,12 @@ class Satellite:
         await asyncio.to_thread(self._transport.pull, snapshot.source, region(target), PULL_SECONDS)
         wrong = await asyncio.to_thread(checksum.mismatches, snapshot.shards, region(target))
         if wrong:
+            self.ledger.checksum_failures["Weights"] += 1
             raise TransferFailed(
                 f"weights of step {step} do not match their checksums ({len(wrong)} tensors, first {wrong[0]}); the core may be updating them"
             )
         await in_torch(self._torch_thread, lambda: self._use(target, step))
+        self.ledger.weight_bytes += snapshot.source.nbytes
         log.info("weights read", step=step, digest=snapshot.digest, seconds=round(time.monotonic() - started, 3))
 
     def _check(self, snapshot: WeightSnapshot) -> None:

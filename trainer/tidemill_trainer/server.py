@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from tidemill.wire.http import Refused, Rejected, Unreachable, application, read, reply
+from tidemill.telemetry.exposition import metrics_of
+from tidemill.wire.http import Handler, Refused, Rejected, Unreachable, application, read, reply
 from tidemill.wire.trainer import GradientSum, Join, Leave, Nothing, WeightSnapshot
 from tidemill.wire.trust import Credential
 from tidemill_trainer.core import Core
+from tidemill_trainer.metrics import registry_of
 from tidemill_trainer.satellite import Satellite
 from tidemill_trainer.worker import Worker
 
@@ -17,14 +19,17 @@ LEAVE_SECONDS = 290.0
 class Door:
     """Listens from the first moment; answers 503 to everything but `/healthz` until `open`."""
 
-    def __init__(self, cell: str, trust: Credential | str) -> None:
+    def __init__(self, job: str, cell: str, trust: Credential | str) -> None:
+        self._job = job
         self._cell = cell
+        self._metrics: Handler | None = None
         self._worker: Worker | None = None
         self._home: Core | Satellite | None = None
         self.app = application(trust)
         self.app.add_routes(
             [
                 web.get("/healthz", self._healthz),
+                web.get("/metrics", self._tell_metrics),
                 web.get("/v1/state", self._state),
                 web.get("/v1/weights", self._weights),
                 web.post("/v1/join", self._join),
@@ -35,9 +40,15 @@ class Door:
 
     def open(self, worker: Worker, home: Core | Satellite) -> None:
         self._worker, self._home = worker, home
+        self._metrics = metrics_of(registry_of(self._job, self._cell, home))
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return reply(Nothing())
+
+    async def _tell_metrics(self, request: web.Request) -> web.StreamResponse:
+        self._working()
+        assert self._metrics is not None
+        return await self._metrics(request)
 
     async def _state(self, request: web.Request) -> web.Response:
         return reply(self._working().state)

@@ -16,6 +16,7 @@ from tidemill.wire.conductor import ConductorClient, LeaseIds, LeaseReply, Lease
 from tidemill.wire.http import Refused, Rejected, Unreachable
 from tidemill.wire.trainer import Join, Leave, TrainerState
 from tidemill_trainer.exchange import Part
+from tidemill_trainer.ledger import COMPUTE, HAND_OVER, PUBLISH, UPDATE, WAITING_FOR_WEIGHTS, Ledger
 from tidemill_trainer.torch_thread import in_torch
 
 log = Log(__name__)
@@ -36,6 +37,7 @@ class Home(Protocol):
     """What differs between the core and a satellite."""
 
     always_asks: bool  # the core does, also while its cell is in rollout
+    ledger: Ledger
 
     @property
     def held_step(self) -> int:
@@ -143,10 +145,19 @@ class Worker:
         if self._leases():
             await self._conductor.return_leases(LeaseIds(self._who.cell, self._leases()))
 
+    @property
+    def _joined(self) -> bool:
+        return self._training and not self._ended
+
+    def _spend_on(self, what: str) -> None:
+        """Of the time for which it is joined; the rest is the agent's to tell of."""
+        self._home.ledger.time.turn_to(what if self._joined else "")
+
     async def _work(self) -> None:
         while True:
             self._wake.clear()
             if not self._training or self._ended:
+                self._spend_on("")
                 await self._settle()
                 if not self._home.always_asks:
                     await self._wake.wait()
@@ -178,12 +189,18 @@ class Worker:
             wait_seconds=wait,
             holding=self._leases(),
         )
+        self._spend_on("")  # on what, the answer says
+        began = self._home.ledger.now()
         try:
             reply = await self._unless_woken(self._conductor.lease(request))
         except Unreachable as trouble:
             self._doing = f"waiting for the conductor: {trouble}"
             await asyncio.sleep(RETRY_SECONDS)
+            if self._joined:
+                self._home.ledger.waited(began, 0.0)
             return None
+        if self._joined:
+            self._home.ledger.waited(began, 0.0 if reply is None else reply.closed_seconds)
         if reply is None:
             return None
         if reply.work is Work.OVER and self._asked_epoch != self._epoch:
@@ -223,9 +240,11 @@ class Worker:
             case Work.APPLY:
                 await self._hand_over()
                 self._doing = f"updating the weights, step {reply.step}"
+                self._spend_on(UPDATE)
                 await self._home.apply(reply.step, reply.count)
             case Work.PUBLISH:
                 self._doing = f"publishing version {reply.version}"
+                self._spend_on(PUBLISH)
                 await self._home.publish(reply.version)
             case Work.OVER:
                 await self._hand_over()
@@ -251,6 +270,7 @@ class Worker:
                 await self._hand_over()
             try:
                 self._doing = f"reading the weights of step {micro_step.step}"
+                self._spend_on(WAITING_FOR_WEIGHTS)
                 await self._home.hold(micro_step.step)
             except (Unreachable, Refused, Rejected, TransferFailed) as trouble:
                 log.warning("no weights for a micro-step, it is given back", step=micro_step.step, reason=str(trouble))
@@ -258,11 +278,13 @@ class Worker:
                 await asyncio.sleep(RETRY_SECONDS)
                 return
             self._doing = f"forward-backward {micro_step.index} of step {micro_step.step}"
+            self._spend_on(COMPUTE)
             if self._part is None:
                 await in_torch(self._torch_thread, self._clear)
                 self._part = Part(micro_step.step, self._asked_epoch, time.monotonic())
             sums = await in_torch(self._torch_thread, lambda: self._compute(micro_step.sequences))
             self._part.add(micro_step, sums)
+            self._home.ledger.computed(sums)
         finally:
             self._computing = None
         log.info("micro-step computed", step=micro_step.step, index=micro_step.index, seconds=round(sums["compute_seconds"], 3))
@@ -274,6 +296,7 @@ class Worker:
         part = self._part
         if part is None:
             return
+        self._spend_on(HAND_OVER)
         self._doing = f"handing over {len(part.leases)} micro-steps of step {part.step}"
         deadline = time.monotonic() + HAND_OVER_DEADLINE_SECONDS
         while True:

@@ -16,6 +16,7 @@ lease:
   retrySeconds: {{ .Values.lease.retrySeconds }}
 healthPort: 8080
 metricsPort: 8081
+metricsFrom: {{ .Values.metricsFrom | toJson }}
 nodeLossSeconds: {{ .Values.nodeLossSeconds }}
 placementSeconds: {{ .Values.placementSeconds }}
 networkProfiles:

@@ -28,6 +28,9 @@
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, create, patch]
+- apiGroups: [scheduling.k8s.io]
+  resources: [podgroups] # where the cluster has them
+  verbs: [get, list, create, patch]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, list, create, patch]

@@ -14,12 +14,18 @@ from tidemill_rollout.conductor.store import Database
 STORE = "StoreWritable"
 DISK = "DiskSpace"
 GATEWAY = "GatewayReady"
+SANDBOXES = "SandboxesStart"
 CORE = "CoreReady"
 CORE_TRAINS = "CoreMayTrain"
-PAUSING = (STORE, DISK, GATEWAY, CORE)
+PAUSING = (STORE, DISK, GATEWAY, SANDBOXES, CORE)
 """Under these no execution is started and the job says Paused; the others only tell that something is amiss."""
 
+CRIPPLING = (STORE, DISK, GATEWAY, CORE)
+"""Under these also what runs cannot do its work."""
+
 FULL_DISK = (STORE, DISK)
+PROBE_SECONDS = 60.0
+"""Whether sandboxes start again shows only when one is started: while nothing else holds the job back, one execution is, this often."""
 
 _log = Log(__name__)
 
@@ -40,6 +46,7 @@ class Conditions:
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
         self._cleared: dict[str, float] = {}
+        self._probed = 0.0
         self.untold: list[ConditionChanged] = []
 
     def state(self, kind: str, text: str, now: float) -> None:
@@ -49,6 +56,7 @@ class Conditions:
         self.untold.append(ConditionChanged(time=now, kind=kind, text=text))
         if text:
             self._held[kind] = text
+            self._probed = now if kind == SANDBOXES else self._probed
             _log.warning("condition", kind=kind, text=text)
         else:
             del self._held[kind]
@@ -73,8 +81,20 @@ class Conditions:
         return any(kind in self._held or self._cleared.get(kind, since) > since for kind in kinds)
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those that hold."""
+        return tuple(self._held)
+
+    @property
     def pausing(self) -> bool:
         return any(kind in self._held for kind in PAUSING)
+
+    def probe(self, now: float) -> bool:
+        """Whether one execution is to be started in spite of all, to see whether sandboxes start again."""
+        due = [kind for kind in PAUSING if kind in self._held] == [SANDBOXES] and now - self._probed >= PROBE_SECONDS
+        if due:
+            self._probed = now
+        return due
 
     @property
     def text(self) -> str:

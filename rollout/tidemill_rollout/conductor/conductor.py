@@ -42,7 +42,7 @@ from tidemill_rollout.conductor.controller import Holder
 from tidemill_rollout.conductor.executions import Execution
 from tidemill_rollout.conductor.life import Lives
 from tidemill_rollout.conductor.orders import Orders
-from tidemill_rollout.conductor.sandboxes import Sandboxes
+from tidemill_rollout.conductor.sandboxes import Remote, Sandboxes
 from tidemill_rollout.conductor.settings import Settings
 from tidemill_rollout.conductor.store import Database, Store, Unwritable
 
@@ -98,10 +98,12 @@ class Conductor:
         self.work = Board()  # moves with every change of the store
         self.last_pass = clock()
         self.tide: Tide | None = None
+        self.known_cells: tuple[Cell, ...] = ()  # as of that tide
         self._told: TideRead | None = None
         self._changed = asyncio.Event()
         self._gateway = gateway
         self._sandboxes = sandboxes
+        self._remote = sandboxes if isinstance(sandboxes, Remote) else None
         self._lives = Lives(settings, self, gateway, sandboxes, place.workdir / "trajectories", clock)
         self._living: dict[str, tuple[int, asyncio.Task[None]]] = {}
         self._orders = Orders(place.credential, session, self._spawn)
@@ -158,7 +160,7 @@ class Conductor:
                 return
 
     def hindered(self, since: float, by: tuple[str, ...] = conditions.PAUSING) -> bool:
-        self._note_room()
+        self._note_surroundings()
         return self.conditions.held(by, since)
 
     async def room(self) -> None:
@@ -186,17 +188,20 @@ class Conductor:
         self.change(lambda db: work.admit(db, request))
         loop = asyncio.get_running_loop()
         until = loop.time() + min(request.wait_seconds, 60.0)
+        closed_seconds = 0.0
         while True:
             seen = self.work.sequence
             reply = (
                 None if self.suspended else self.change(lambda db: work.next_work(db, request, cells.current_grant(db, request.cell), self.clock()))
             )
             left = until - loop.time()
+            if reply is None and left <= 0:
+                reply = LeaseReply(Work.WAIT, step=bursts.committed_steps(self.store.db))
             if reply is not None:
-                return reply
-            if left <= 0:
-                return LeaseReply(Work.WAIT, step=bursts.committed_steps(self.store.db))
+                return msgspec.structs.replace(reply, closed_seconds=closed_seconds)
+            closed, began = steps.closed(self.store.db), loop.time()
             await self.work.newer_than(seen, left)
+            closed_seconds += loop.time() - began if closed else 0.0
             if not alive():
                 raise Refused(f"cell {request.cell}: the trainer hung up while it waited")
 
@@ -259,6 +264,15 @@ class Conductor:
                 return told
             await self.work.newer_than(seen, left)
 
+    def told(self, after: int) -> bytes:
+        """The job's events from byte `after` on, a part of them when there are many."""
+        return self._outbox.read(after)
+
+    @property
+    def living(self) -> frozenset[str]:
+        """Executions that somebody runs or evaluates."""
+        return frozenset(self._living)
+
     def controller(self, db: Database) -> str:
         return controller.held(db, self.holder, self.clock()) or "conductor"
 
@@ -309,7 +323,7 @@ class Conductor:
 
     def _advance(self, now: float) -> None:
         """One pass: decide and store, then do. Raises `Unwritable`; then nothing was done either."""
-        self._note_room()
+        self._note_surroundings()
         if self.conditions.holds(conditions.STORE):
             self.change(job.probe)
             if now - self._unwritable >= CALM_SECONDS:
@@ -318,7 +332,8 @@ class Conductor:
             known = self.cells(db)
             self.conditions.note_cells(known, now)
             paused = self.conditions.pausing
-            if self._paused and not paused:
+            probe = not self.suspended and self.conditions.probe(now)
+            if probe or (self._paused and not paused):
                 groups.begin_time_anew(db)
             started = (
                 ()
@@ -332,6 +347,7 @@ class Conductor:
                     decides_flips=self.controller(db) == "conductor",
                     paused=paused,
                     now=now,
+                    probe=probe,
                 )
             )
             known = self.cells(db)
@@ -352,7 +368,8 @@ class Conductor:
     async def _show(self) -> None:
         """What `GET /v1/tide` answers, also while nothing can be written."""
         db = self.store.db
-        reading = tide.for_all(db, self.settings, self.cells(db), self.conditions, self.controller(db), self.board.sequence, self.clock())
+        self.known_cells = self.cells(db)
+        reading = tide.for_all(db, self.settings, self.known_cells, self.conditions, self.controller(db), self.board.sequence, self.clock())
         reading = msgspec.structs.replace(reading, suspended=self.suspended)
         if reading != self.tide:
             self.tide = msgspec.structs.replace(reading, sequence=self.board.sequence + 1)
@@ -364,8 +381,10 @@ class Conductor:
             self.conditions.state(conditions.STORE, str(trouble), self._unwritable)
         self._changed.set()
 
-    def _note_room(self) -> None:
+    def _note_surroundings(self) -> None:
         self.conditions.state(conditions.DISK, room.shortage(self.place.workdir), self.clock())
+        if self._remote is not None:
+            self.conditions.state(conditions.SANDBOXES, self._remote.trouble, self.clock())
 
     def _give_life(self, execution: Execution) -> None:
         async def live() -> None:

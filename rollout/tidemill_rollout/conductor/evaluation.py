@@ -33,13 +33,13 @@ def end_if_measured(db: Database, now: float) -> None:
     if version is None or db.execute("SELECT 1 FROM groups WHERE purpose = 'Evaluate' AND state = 'Open'").fetchone():
         return
     db.execute("UPDATE evaluations SET ended = ? WHERE version = ?", (now, version))
-    number, mean = db.execute(
-        "SELECT COUNT(*), AVG(e.score) FROM executions e JOIN groups g ON g.id = e.group_id "
-        "WHERE g.purpose = 'Evaluate' AND g.version = ? AND e.state = 'Scored'",
+    number, mean, dropped = db.execute(
+        "SELECT COUNT(e.score), AVG(e.score), SUM(e.state = 'Dropped') FROM executions e JOIN groups g ON g.id = e.group_id "
+        "WHERE g.purpose = 'Evaluate' AND g.version = ?",
         (version,),
     ).fetchone()
     db.execute("DELETE FROM turns WHERE execution IN (SELECT e.id FROM executions e JOIN groups g ON g.id = e.group_id WHERE g.purpose = 'Evaluate')")
     if number:
-        events.say(db, EvaluationEnded(time=now, version=version, executions=number, mean_score=mean))
+        events.say(db, EvaluationEnded(time=now, version=version, executions=number, mean_score=mean, dropped=dropped))
     else:
         _log.warning("evaluation measured nothing: every execution was dropped", version=version)

@@ -27,6 +27,7 @@ class Execution:
     state: str
     attempt: int
     group_started: float | None
+    reason: str = ""  # Evaluating: how the harness ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,10 @@ def start(db: Database, free: int, now: float) -> tuple[Execution, ...]:
     return tuple(execution for row in chosen if (execution := one(db, row["id"])))
 
 
-def evaluate(db: Database, execution: str, attempt: int) -> bool:
+def evaluate(db: Database, execution: str, attempt: int, ended: str = "") -> bool:
     """The harness is dead and its turns are here. False: this attempt no longer counts."""
-    sql = "UPDATE executions SET state = 'Evaluating' WHERE id = ? AND attempt = ? AND state = 'Running'"
-    return db.execute(sql, (execution, attempt)).rowcount == 1
+    sql = "UPDATE executions SET state = 'Evaluating', reason = ? WHERE id = ? AND attempt = ? AND state = 'Running'"
+    return db.execute(sql, (ended, execution, attempt)).rowcount == 1
 
 
 def requeue(db: Database, execution: str, attempt: int, reason: str, now: float) -> None:
@@ -99,9 +100,12 @@ def requeue_all_running(db: Database) -> None:
         _begin_anew(db, execution.id)
 
 
-def score(db: Database, execution: str, attempt: int, value: float, reason: str, now: float) -> None:
+def score(db: Database, execution: str, attempt: int, value: float, reason: str, now: float, *, trains: bool = True) -> None:
+    """Unless it `trains`, others are compared with this score, but of what led to it nothing is trained: nothing was there to be judged."""
     sql = "UPDATE executions SET state = 'Scored', score = ?, reason = ?, ended = ? WHERE id = ? AND attempt = ? AND state = 'Evaluating'"
     if db.execute(sql, (value, reason, now, execution, attempt)).rowcount == 1:
+        if not trains:
+            db.execute("DELETE FROM turns WHERE execution = ?", (execution,))
         _say_ended(db, execution)
 
 
@@ -130,7 +134,7 @@ def turns(db: Database, execution: str) -> tuple[Turn, ...]:
 
 
 def note_size(db: Database, execution: str, recorded: tuple[Turn, ...]) -> None:
-    sampled = sum(len(t.sampled_ids) for t in recorded)
+    sampled = sum(t.sampled for t in recorded)
     db.execute("UPDATE executions SET turns = ?, sampled_tokens = ? WHERE id = ?", (len(recorded), sampled, execution))
 
 
@@ -140,7 +144,8 @@ def _select(db: Database, condition: str, value: str) -> tuple[Execution, ...]:
         f"WHERE {condition} ORDER BY e.group_id, e.rowid",
         (value,),
     )
-    return tuple(Execution(r["id"], r["group_id"], r["purpose"], r["task"], r["version"], r["state"], r["attempt"], r["group_started"]) for r in rows)
+    names = ("id", "group_id", "purpose", "task", "version", "state", "attempt", "group_started", "reason")
+    return tuple(Execution(*(row[name] for name in names)) for row in rows)
 
 
 def _begin_anew(db: Database, execution: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemill.telemetry.events import GroupDropped
+from tidemill.trajectory.weights import advantages
 from tidemill_rollout.conductor import events, executions
 from tidemill_rollout.conductor.store import Database
 
@@ -58,8 +59,20 @@ def waiting(db: Database) -> tuple[Group, ...]:
     return tuple(Group(r["id"], r["purpose"], r["task"], r["version"], r["state"]) for r in rows)
 
 
-def settle(db: Database, now: float) -> None:
-    """Open groups whose executions are all final become Ready (or Measured), or are dropped."""
+def scores(db: Database, group: int) -> dict[str, float]:
+    """Of its scored executions, by their ids, in their order."""
+    rows = db.execute("SELECT id, score FROM executions WHERE group_id = ? AND state = 'Scored' ORDER BY rowid", (group,))
+    return {row["id"]: row["score"] for row in rows}
+
+
+def says_nothing(db: Database, group: int) -> bool:
+    """All scores are equal: no execution was better than another."""
+    values = tuple(scores(db, group).values())
+    return not (values and any(advantages(values)))
+
+
+def settle(db: Database, now: float, *, skip_equal: bool = False) -> None:
+    """Open groups whose executions are all final become Ready (or Measured), or are dropped; with `skip_equal` also those that say nothing."""
     rows = db.execute(
         "SELECT g.id, g.purpose, SUM(e.state = 'Scored') AS scored, COUNT(*) AS size FROM groups g JOIN executions e ON e.group_id = g.id "
         "WHERE g.state = 'Open' GROUP BY g.id HAVING SUM(e.state NOT IN ('Scored', 'Dropped')) = 0 ORDER BY g.id"
@@ -67,6 +80,8 @@ def settle(db: Database, now: float) -> None:
     for row in rows:
         if row["purpose"] == EVALUATE:
             db.execute("UPDATE groups SET state = 'Measured', ended = ? WHERE id = ?", (now, row["id"]))
+        elif row["scored"] >= LEAST_SCORED and skip_equal and says_nothing(db, row["id"]):
+            drop(db, row["id"], f"equal scores: of {row['scored']} executions", now)
         elif row["scored"] >= LEAST_SCORED:
             db.execute("UPDATE groups SET state = 'Ready', ended = ? WHERE id = ?", (now, row["id"]))
         else:
@@ -105,6 +120,10 @@ def assign(db: Database, group: int, step: int) -> None:
 
 def assigned(db: Database, step: int) -> int:
     return _count(db, f"state = 'Assigned' AND step = {step:d}")
+
+
+def assigned_to(db: Database, step: int) -> tuple[int, ...]:
+    return tuple(row["id"] for row in db.execute("SELECT id FROM groups WHERE state = 'Assigned' AND step = ? ORDER BY id", (step,)))
 
 
 def trained(db: Database, step: int) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from tidemill.telemetry.logs import Log
+from tidemill.telemetry.logs import Log, about
 from tidemill.trajectory.files import write_trajectory
-from tidemill.trajectory.records import FORMAT_VERSION, Trajectory, Turn
+from tidemill.trajectory.records import FORMAT_VERSION, Judgement, Trajectory, Turn
 from tidemill.trajectory.tree import BrokenTree, grow
 from tidemill.wire.gateway import GatewayClient, OpenExecution
 from tidemill.wire.http import Unreachable, WireError
 from tidemill_rollout.conductor import executions
-from tidemill_rollout.conductor.conditions import FULL_DISK, PAUSING
+from tidemill_rollout.conductor.conditions import CRIPPLING, FULL_DISK, PAUSING, PROBE_SECONDS, SANDBOXES
 from tidemill_rollout.conductor.executions import Execution
 from tidemill_rollout.conductor.sandboxes import Evaluation, EvaluatorCrashed, HarnessEnd, SandboxBroken, Sandboxes
 from tidemill_rollout.conductor.settings import Settings
@@ -62,6 +63,10 @@ class Lives:
         Whatever one execution meets, others go on: what nobody has thought of fails its attempt, and is in the log. A broken store is
         everybody's: then giving up raises as well.
         """
+        with about(execution=execution.id, attempt=execution.attempt):
+            await self._live_or_give_up(execution)
+
+    async def _live_or_give_up(self, execution: Execution) -> None:
         try:
             await self._live(execution)
         except Exception as trouble:
@@ -71,7 +76,8 @@ class Lives:
     async def _live(self, execution: Execution) -> None:
         if execution.state == "Running":
             began = self.clock()
-            failure = await self._play(execution)
+            _log.info("harness starts", task=execution.task, group=execution.group)
+            failure, ended = await self._play(execution)
             if failure and self.keeper.hindered(began):
                 _log.warning("attempt hindered, it begins anew", execution=execution.id, attempt=execution.attempt, reason=failure)
                 await self.keeper.commit(lambda db: executions.begin_anew(db, execution.id, execution.attempt))
@@ -83,9 +89,12 @@ class Lives:
             if self.settings.drop_at_group_timeout and self.clock() >= self._group_ends(execution):
                 await self.keeper.commit(lambda db: executions.drop(db, execution.id, "group time-out", self.clock()))
                 return
-            if not await self.keeper.commit(lambda db: executions.evaluate(db, execution.id, execution.attempt)):
+            if not await self.keeper.commit(lambda db: executions.evaluate(db, execution.id, execution.attempt, ended)):
                 return
-        await self._judge(execution)
+            _log.info("harness ended", how=ended, seconds=round(self.clock() - began, 3))
+        else:
+            ended = execution.reason
+        await self._judge(execution, ended)
 
     async def end(self, execution: str, attempt: int) -> None:
         """After `live` was cancelled for good. A key that stays is worth nothing without a harness."""
@@ -122,8 +131,8 @@ class Lives:
         except Exception:
             _log.exception("an execution's files were not removed", execution=execution, attempt=attempt)
 
-    async def _play(self, execution: Execution) -> str:
-        """Run the harness; why this attempt counts for nothing, or empty."""
+    async def _play(self, execution: Execution) -> tuple[str, str]:
+        """Run the harness; why this attempt counts for nothing, or empty, and how it ended. At its time-out it ends with the work it has."""
         key = secrets.token_urlsafe(24)
         seconds = min(self.settings.execution_seconds, self._group_ends(execution) - self.clock())
         opened = OpenExecution(
@@ -139,60 +148,76 @@ class Lives:
             await self._insist(lambda: self.gateway.open(opened))
             began = self.clock()
             end = await self.sandboxes.run(execution.id, execution.attempt, execution.task, key, max(0.0, seconds))
-            hindered = self.keeper.hindered(began)
+            hindered = self.keeper.hindered(began, CRIPPLING)
             await self._insist(lambda: self.gateway.close(execution.id, execution.attempt))
         except WireError as trouble:
-            return f"gateway failed: {trouble}"
+            return f"gateway failed: {trouble}", ""
         except SandboxBroken as trouble:
-            return f"sandbox failed: {trouble}"
+            return f"sandbox failed: {trouble}", ""
         if hindered and (end.timed_out or end.exit_code != 0):
-            return "the harness could not do its work while the job was held back"
-        return failure_of(end, len(await self.keeper.commit(lambda db: executions.turns(db, execution.id))))
+            return "the harness could not do its work while the job was held back", ""
+        return failure_of(end, len(await self.keeper.commit(lambda db: executions.turns(db, execution.id)))), ended_how(end)
 
-    async def _judge(self, execution: Execution) -> None:
+    async def _judge(self, execution: Execution, ended: str) -> None:
         turns = await self.keeper.commit(lambda db: executions.turns(db, execution.id))
-        score, reason = await self._score(execution, turns)
+        score, judged = await self._score(execution, turns)
         trajectory = Trajectory(
-            FORMAT_VERSION, execution.id, execution.group, execution.task, execution.attempt, execution.dispatched_version, score, turns
+            FORMAT_VERSION,
+            execution.id,
+            execution.group,
+            execution.task,
+            execution.attempt,
+            execution.dispatched_version,
+            score,
+            turns,
+            ended,
+            judged,
         )
         await self.keeper.written(lambda: write_trajectory(self.trajectories, trajectory))
 
         def end(db: Database) -> None:
             executions.note_size(db, execution.id, turns)
             if score is None:
-                executions.drop(db, execution.id, reason, self.clock())
+                executions.drop(db, execution.id, judged.reason, self.clock())
             else:
-                executions.score(db, execution.id, execution.attempt, score, reason, self.clock())
+                executions.score(db, execution.id, execution.attempt, score, judged.reason, self.clock(), trains=judged.valid)
 
         await self.keeper.commit(end)
+        _log.info("execution judged", score=score, reason=judged.reason, turns=len(turns))
         if score is None:
             await self._discard(execution.id, execution.attempt)
 
-    async def _score(self, execution: Execution, turns: tuple[Turn, ...]) -> tuple[float | None, str]:
+    async def _score(self, execution: Execution, turns: tuple[Turn, ...]) -> tuple[float | None, Judgement]:
+        """No score is not a zero: then the execution is dropped."""
         try:
             grow(turns)
         except BrokenTree as trouble:
-            return None, f"broken trajectory: {trouble}"
+            return None, Judgement(False, f"broken trajectory: {trouble}", evaluations=0)
+        work = self.sandboxes.work(execution.id, execution.attempt)
         try:
-            evaluation = await self._evaluate(execution)
+            evaluation, asked = await self._evaluate(execution)
         except EvaluatorCrashed as trouble:
-            return None, f"evaluator failed: {trouble}"
-        if evaluation.score is None:
-            return None, f"no valid score: {evaluation.reason}"
-        return evaluation.score, evaluation.reason
+            return None, Judgement(False, f"evaluator failed: {trouble}", work, evaluations=MOST_EVALUATIONS)
+        if evaluation.score is None or not math.isfinite(evaluation.score):
+            return None, Judgement(False, f"no valid score: {evaluation.score}; {evaluation.reason}", work, evaluation.digest, asked)
+        return evaluation.score, Judgement(evaluation.valid, evaluation.reason, work, evaluation.digest, asked)
 
-    async def _evaluate(self, execution: Execution) -> Evaluation:
+    async def _evaluate(self, execution: Execution) -> tuple[Evaluation, int]:
+        """And how often the evaluator was asked for it."""
         crashes = 0
         while True:
             await self.keeper.room()
             began = self.clock()
             try:
-                return await self.sandboxes.evaluate(execution.id, execution.attempt, execution.task)
+                return await self.sandboxes.evaluate(execution.id, execution.attempt, execution.task), crashes + 1
             except EvaluatorCrashed as trouble:
-                crashes += not self.keeper.hindered(began, FULL_DISK)
+                unstarted = self.keeper.hindered(began, (SANDBOXES,))
+                crashes += not unstarted and not self.keeper.hindered(began, FULL_DISK)
                 _log.warning("evaluator crashed", execution=execution.id, evaluation=crashes, reason=str(trouble))
                 if crashes == MOST_EVALUATIONS:
                     raise
+                if unstarted:
+                    await asyncio.sleep(PROBE_SECONDS)
 
     async def _insist[A](self, call: Callable[[], Awaitable[A]]) -> A:
         """Repeat an idempotent call until somebody answers, for at most `GATEWAY_SECONDS` in which nothing holds the job back."""
@@ -220,6 +245,9 @@ def failure_of(end: HarnessEnd, turns: int) -> str:
     """
     if turns or (end.exit_code == 0 and not end.timed_out):
         return ""
-    how = f"was stopped ({end.stopped})" if end.stopped else "ran into its time-out" if end.timed_out else f"ended with code {end.exit_code}"
     last = end.log_tail.strip().splitlines()[-1:]
-    return f"harness never called the model: it {how}{f', last line: {last[0][:300]}' if last else ''}"
+    return f"harness never called the model: it {ended_how(end)}{f', last line: {last[0][:300]}' if last else ''}"
+
+
+def ended_how(end: HarnessEnd) -> str:
+    return f"was stopped ({end.stopped})" if end.stopped else "ran into its time-out" if end.timed_out else f"ended with code {end.exit_code}"

@@ -27,6 +27,9 @@ class LocalSandboxes:
         except (OSError, ValueError, TreeError, Exposed, EvaluatorFailed) as trouble:
             raise EvaluatorCrashed(str(trouble)) from trouble
 
+    def work(self, execution: str, attempt: int) -> str:
+        return f"executions/{execution}/{attempt}/work"
+
     async def discard(self, execution: str, attempt: int) -> None:
         await self._executions.discard(execution, attempt)
 

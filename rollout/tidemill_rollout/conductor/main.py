@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
+import os
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ import aiohttp
 
 from tidemill.api import InvalidManifest, RLJob, load_rljob
 from tidemill.telemetry import logs
-from tidemill.wire.gateway import GatewayClient
+from tidemill.wire.gateway import Gateways
 from tidemill.wire.http import serve
+from tidemill.wire.shards import addresses
 from tidemill.wire.trust import NoCredential, from_environment
 from tidemill_rollout.conductor.conductor import Conductor, Place
 from tidemill_rollout.conductor.job import OtherJob
@@ -25,12 +27,17 @@ from tidemill_rollout.conductor.sandboxes import Remote, Sandboxes
 from tidemill_rollout.conductor.server import routes
 from tidemill_rollout.conductor.settings import settings_of
 from tidemill_rollout.conductor.store import Store
+from tidemill_rollout.follow import follow
 from tidemill_rollout.harness.presets import HarnessError
+from tidemill_rollout.outside import FOLDER, outlets
 from tidemill_rollout.sandbox.execution import LocalExecutions
 from tidemill_rollout.sandbox.process import SandboxUnavailable
 from tidemill_rollout.tasks.source import Task, TaskError, load_tasks
 
 log = logs.Log(__name__)
+
+LAST_WORD_SECONDS = 1.0
+"""For curves and spans of the last events. Ctrl-C promises an end of all processes within 10 s."""
 
 
 def main() -> int:
@@ -92,7 +99,7 @@ async def _serve(job: RLJob, place: Place, sandboxes: Sandboxes, arguments: argp
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     store = Store(place.workdir / "conductor.db")
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as tasks:
-        gateway = GatewayClient(arguments.gateway_url, place.credential, session)
+        gateway = Gateways(addresses(arguments.gateway_url), place.credential, session)
         conductor = Conductor(settings_of(job), place, store, sandboxes, gateway, session, tasks)
         try:
             app = routes(conductor, place.credential)
@@ -105,8 +112,11 @@ async def _serve(job: RLJob, place: Place, sandboxes: Sandboxes, arguments: argp
             await conductor.stop()
             return 2
         log.info("conductor serves", port=arguments.port)
+        outside = tasks.create_task(follow(conductor.events, outlets(job, place.workdir, os.environ), place.workdir / FOLDER, stop))
         await stop.wait()
         await conductor.stop()
+        await asyncio.wait((outside,), timeout=LAST_WORD_SECONDS)
+        outside.cancel()
         await runner.cleanup()
     store.close()
     log.info("conductor stopped")
@@ -119,7 +129,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workdir", type=Path, required=True, help="where conductor.db, metrics.jsonl, trajectories/ and executions/ lie")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 in a pod (default: %(default)s)")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--gateway-url", required=True)
+    parser.add_argument("--gateway-url", required=True, help="of several gateways: all of them, with commas between")
     parser.add_argument("--resume", action="store_true", help="try a job again that has failed; without it a stopped job goes on too")
     parser.add_argument("--cores-shared", action="store_true", help="cells share CPU cores: the report says that times mean nothing")
     parser.add_argument("--unsafe-sandbox", action="store_true", help="run harnesses without a jail")

@@ -7,13 +7,16 @@ is lost with the core: then they are queued again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Many
+from enum import StrEnum
 
 import msgspec
 
 from tidemill.trajectory.sequence import Sequence
 from tidemill.wire.conductor import Contribution, LeaseIds, MicroStep
 from tidemill.wire.http import Refused
+from tidemill_rollout.conductor import counters
 from tidemill_rollout.conductor.store import Database
 
 LEASE_SECONDS = 600.0
@@ -23,13 +26,23 @@ _REQUEUE = "UPDATE microsteps SET state = 'Queued', lease = NULL, cell = NULL, e
 _SEQUENCES = msgspec.msgpack.Decoder(tuple[Sequence, ...])
 
 
+class Lost(StrEnum):
+    """Why a micro-step is queued again although it was computed or counted, or may have been."""
+
+    EXPIRED = "Expired"
+    TRAINER_REPLACED = "TrainerReplaced"
+    CELL_LOST = "CellLost"
+    CORE_REPLACED = "CoreReplaced"
+    NOT_HELD = "NotHeld"  # the answer that leased it got lost
+
+
 def append(db: Database, step: int, group: int, parts: Many[tuple[Sequence, ...]]) -> None:
     """The micro-steps of one more group, after those of the groups before it."""
     (place,) = db.execute("SELECT COUNT(*) FROM microsteps WHERE step = ?", (step,)).fetchone()
     db.executemany(
         "INSERT INTO microsteps (id, step, place, group_id, state, trained_tokens, sequences) VALUES (?, ?, ?, ?, 'Queued', ?, ?)",
         [
-            (f"s{step}-{place + n}", step, place + n, group, sum(sum(s.trained) for s in part), msgspec.msgpack.encode(part))
+            (f"s{step}-{place + n}", step, place + n, group, sum(s.trained_tokens for s in part), msgspec.msgpack.encode(part))
             for n, part in enumerate(parts)
         ],
     )
@@ -47,9 +60,9 @@ def admit(db: Database, cell: str, incarnation: str, is_core: bool) -> None:
     if db.execute("SELECT 1 FROM trainers WHERE cell = ? AND incarnation = ?", (cell, incarnation)).fetchone():
         raise Refused(f"cell {cell}: trainer {incarnation} has been replaced by {newest['incarnation']}; it must exit")
     db.execute("INSERT INTO trainers (cell, incarnation) VALUES (?, ?)", (cell, incarnation))
-    free(db, cell)
+    free(db, cell, Lost.TRAINER_REPLACED)
     if is_core:
-        db.execute(_REQUEUE + "state = 'Counted'")
+        counters.add(db, f"requeued {Lost.CORE_REPLACED}", db.execute(_REQUEUE + "state = 'Counted'").rowcount)
 
 
 def is_newest(db: Database, cell: str, incarnation: str) -> bool:
@@ -76,14 +89,14 @@ def held(db: Database, cell: str) -> frozenset[str]:
     return frozenset(r["lease"] for r in db.execute("SELECT lease FROM microsteps WHERE state = 'Leased' AND cell = ?", (cell,)))
 
 
-def free(db: Database, cell: str, keep: Many[str] = ()) -> None:
-    """Queue again what `cell` holds, except `keep`."""
-    give_back(db, LeaseIds(cell, tuple(held(db, cell) - set(keep))))
+def free(db: Database, cell: str, why: Lost, keep: Many[str] = ()) -> None:
+    """Queue again what `cell` holds, except `keep`: its work is lost."""
+    _end(db, cell, held(db, cell) - set(keep), f"requeued {why}")
 
 
 def give_back(db: Database, ids: LeaseIds) -> None:
     """Leases that no longer exist are none of the cell's business any more: nothing happens."""
-    db.executemany(_REQUEUE + "state = 'Leased' AND cell = ? AND lease = ?", [(ids.cell, lease) for lease in ids.leases])
+    _end(db, ids.cell, ids.leases, "returned")
 
 
 def renew(db: Database, ids: LeaseIds, now: float) -> None:
@@ -95,7 +108,7 @@ def renew(db: Database, ids: LeaseIds, now: float) -> None:
 
 
 def expire(db: Database, now: float) -> None:
-    db.execute(_REQUEUE + "state = 'Leased' AND expires <= ?", (now,))
+    counters.add(db, f"requeued {Lost.EXPIRED}", db.execute(_REQUEUE + "state = 'Leased' AND expires <= ?", (now,)).rowcount)
 
 
 def count(db: Database, step: int, told: Contribution) -> None:
@@ -138,3 +151,8 @@ def by_cell(db: Database, step: int) -> dict[str, int]:
 def trained_tokens(db: Database, step: int) -> int:
     number: int = db.execute("SELECT COALESCE(SUM(trained_tokens), 0) FROM microsteps WHERE step = ?", (step,)).fetchone()[0]
     return number
+
+
+def _end(db: Database, cell: str, leases: Iterable[str], counter: str) -> None:
+    sql = _REQUEUE + "state = 'Leased' AND cell = ? AND lease = ?"
+    counters.add(db, counter, sum(db.execute(sql, (cell, lease)).rowcount for lease in leases))

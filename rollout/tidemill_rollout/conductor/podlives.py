@@ -49,6 +49,12 @@ class Crew:
         self._stopped = asyncio.Event()
         self._closed = False
         self._swept = asyncio.Event()
+        self._troubles: dict[str, str] = {}  # by image: why pods of it do not start
+
+    @property
+    def trouble(self) -> str:
+        """Why sandboxes do not start at present; empty when, as far as is known, they do."""
+        return "; ".join(self._troubles.values())
 
     def start(self) -> None:
         """Watch, and remove what an earlier conductor left: its executions begin anew."""
@@ -69,7 +75,10 @@ class Crew:
             if not await self._unless_stopped(self._make(pod, until)):
                 return Over(stopped=STOPPED)
             made = True
-            return await self._outcome(pod, arrived, until)
+            outcome = await self._outcome(pod, arrived, until)
+            if isinstance(outcome, Over) and outcome.unstarted:
+                self._troubles[_image(pod)] = outcome.broken
+            return outcome
         finally:
             if not self._closed:
                 self._remove(name)
@@ -120,20 +129,24 @@ class Crew:
                     if known is not None:
                         await asyncio.shield(self._remove(name))
                 elif not error.passes:
-                    raise Lost(f"pod {name} was refused: {error}") from error
+                    raise self._unmade(pod, f"pod {name} was refused: {error}") from error
                 problem, wait = str(error), max(pause, error.retry_after)
             except ApiAway as trouble:
                 problem, wait = str(trouble), pause
             if time.monotonic() + wait > until:
-                raise Lost(f"pod {name} could not be made in time: {problem}")
+                raise self._unmade(pod, f"pod {name} could not be made in time: {problem}")
             await asyncio.sleep(min(wait, LONGEST_PAUSE_SECONDS))
             pause *= 2
+
+    def _unmade(self, pod: Pod, why: str) -> Lost:
+        self._troubles[_image(pod)] = why
+        return Lost(why)
 
     async def _outcome(self, pod: Pod, arrived: asyncio.Future[Report], until: float) -> Report | Over:
         name, run = pod["metadata"]["name"], pod["metadata"]["labels"][RUN]
         active: float = pod["spec"]["activeDeadlineSeconds"]
         began = time.monotonic()
-        seen, looked = False, began
+        seen, begun, looked = False, False, began
         while not arrived.done() and not self._stopped.is_set():
             now = time.monotonic()
             current = self._watch.get(name)
@@ -142,6 +155,9 @@ class Crew:
                 seen = current is None
             if current is not None and current["metadata"]["labels"].get(RUN) == run:
                 seen = seen or "uid" in current["metadata"]
+                if not begun and ending.started(current):
+                    begun = True
+                    self._troubles.pop(_image(pod), None)
                 if ending.over(current, now - began) and (over := await self._confirmed(name, current, now - began)):
                     return over
             elif seen:
@@ -229,3 +245,8 @@ class Crew:
         finally:
             for task in tasks:
                 task.cancel()
+
+
+def _image(pod: Pod) -> str:
+    """Of the container in which the task's work is done."""
+    return str(pod["spec"]["containers"][0]["image"])

@@ -30,9 +30,9 @@ from tidemill_rollout.conductor.deliveries import Deliveries, Delivery
 from tidemill_rollout.conductor.podlives import Crew, Lost
 from tidemill_rollout.conductor.sandboxes import EvaluatorCrashed, SandboxBroken
 from tidemill_rollout.harness import presets
-from tidemill_rollout.sandbox import archive, orders
+from tidemill_rollout.sandbox import archive, orders, tree
 from tidemill_rollout.sandbox.ending import Over
-from tidemill_rollout.sandbox.enter import OUTPUT, Order, Report
+from tidemill_rollout.sandbox.enter import OUTPUT, RELAY, Order, Report
 from tidemill_rollout.sandbox.execution import KEEP_BYTES, Evaluation, HarnessEnd
 from tidemill_rollout.sandbox.manifest import START_SECONDS, Errand, Owner, PodSettings, harness_pod, pod_name, selector
 from tidemill_rollout.sandbox.mounts import TESTS
@@ -92,6 +92,12 @@ class PodSandboxes:
         self._crew.start()
         return self.deliveries.routes()
 
+    @property
+    def trouble(self) -> str:
+        found = self._crew.trouble if hasattr(self, "_crew") else ""
+        remedy = "correct the image, its pull secret or the sandbox's template: it is tried again, and the job goes on by itself"
+        return f"{found}; {remedy}" if found else ""
+
     def check(self) -> None:
         presets.check(self._job, in_image=True)
         try:
@@ -143,6 +149,9 @@ class PodSandboxes:
         await self.discard(execution, attempt)
         return evaluation
 
+    def work(self, execution: str, attempt: int) -> str:
+        return f"executions/{execution}/{attempt}/work.tar"
+
     async def discard(self, execution: str, attempt: int) -> None:
         """Nobody will evaluate this attempt (again): remove what is large of it."""
         folder = self._attempt(execution, attempt)
@@ -177,7 +186,7 @@ class PodSandboxes:
     def _write_harness(self, folder: Path, execution: str, key: str, task: Task) -> Order:
         instruction = folder / "instruction.md"
         instruction.write_text(task.instruction, encoding="utf-8")
-        launch = presets.launch_in_image(self._job, task, f"{self._settings.gateway_url.rstrip('/')}/x/{execution}", key, instruction)
+        launch = presets.launch_in_image(self._job, task, f"http://{RELAY}/x/{execution}", key, instruction)
         order = orders.harness_order(task, launch, self.limits)
         files = {inside.lstrip("/"): outside.read_bytes() for inside, outside in launch.files.items()}
         archive.write(folder / "task.tar", order, {"app": task.files}, files, empty=("logs/agent", "logs/artifacts"), left_out=_build_files())
@@ -247,7 +256,9 @@ def _score(task: Task, folder: Path, result: Report | Over) -> Evaluation:
         raise EvaluatorCrashed(
             f"task {task.name}: tests ended with exit code {result['exit_code']}: {problem}; their output ends with {ended!r}"
         ) from problem
-    return Evaluation(score, f"tests ended with exit code {result['exit_code']}", result["seconds"])
+    work = folder / "work.tar"  # gone with its pod: the tests saw the task as it was given
+    digest = tree.digest_of_file(work) if work.exists() else ""
+    return Evaluation(score, f"tests ended with exit code {result['exit_code']}", result["seconds"], valid=work.exists(), digest=digest)
 
 
 def _remove(folder: Path, *names: str) -> None:

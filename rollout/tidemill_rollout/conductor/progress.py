@@ -6,6 +6,7 @@ from tidemill.wire.cell import Role
 from tidemill_rollout.conductor import bursts, controller, evaluation, executions, groups, job, microsteps, steps
 from tidemill_rollout.conductor.cells import Cell
 from tidemill_rollout.conductor.executions import Execution
+from tidemill_rollout.conductor.microsteps import Lost
 from tidemill_rollout.conductor.settings import Settings
 from tidemill_rollout.conductor.store import Database
 
@@ -23,8 +24,9 @@ def advance(
     decides_flips: bool,
     paused: bool,
     now: float,
+    probe: bool = False,
 ) -> tuple[Execution, ...]:
-    """The executions that were started and now need somebody to run them."""
+    """The executions that were started and now need somebody to run them. `probe`: one of them although the job is paused."""
     if job.phase(db)[0] != "Running":
         return ()
     core = next(c for c in cells if c.is_core)
@@ -33,11 +35,11 @@ def advance(
         return ()
     for cell in cells:
         if cell.lost:
-            microsteps.free(db, cell.name)
+            microsteps.free(db, cell.name, Lost.CELL_LOST)
     microsteps.expire(db, now)
     if not paused:
         groups.time_out(db, settings.group_seconds, now)
-    groups.settle(db, now)
+    groups.settle(db, now, skip_equal=settings.skip_equal_groups)
     evaluation.end_if_measured(db, now)
     evaluation.begin_if_due(db, settings, held_out, now)
     if evaluation.running(db) is None:
@@ -51,10 +53,10 @@ def advance(
     controller.roll_back(db, cells, now)
     if decides_flips:
         controller.flip(db, settings, cells, now)
-    if paused:
+    if paused and not probe:
         return ()
     free = places(cells, evaluation.running(db)) - executions.running(db)
-    return executions.start(db, free, now)
+    return executions.start(db, min(free, 1) if paused else free, now)
 
 
 def places(cells: tuple[Cell, ...], measured_version: int | None) -> int:

@@ -26,6 +26,10 @@ class Evaluation(Protocol):
     def score(self) -> float | None: ...
     @property
     def reason(self) -> str: ...
+    @property
+    def valid(self) -> bool: ...  # False: there was nothing that could be judged, what led to the score is not trained
+    @property
+    def digest(self) -> str: ...  # of what was judged, or empty
 
 
 class EvaluatorCrashed(Exception):
@@ -49,6 +53,10 @@ class Sandboxes(Protocol):
         """Raises `EvaluatorCrashed`."""
         ...
 
+    def work(self, execution: str, attempt: int) -> str:
+        """Where the work of this attempt lies, or lay: below the job's work folder."""
+        ...
+
     async def discard(self, execution: str, attempt: int) -> None:
         """Nobody will evaluate this attempt (again)."""
         ...
@@ -62,4 +70,9 @@ class Remote(Protocol):
 
     async def begin(self, gateway: GatewayClient, tasks: asyncio.TaskGroup) -> list[web.RouteDef]:
         """Raises `SandboxUnavailable`."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why sandboxes do not start at present, or empty."""
         ...

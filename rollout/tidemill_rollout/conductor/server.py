@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from tidemill.telemetry.exposition import metrics_of
 from tidemill.wire.cell import CellState
 from tidemill.wire.conductor import (
     Applied,
@@ -25,6 +26,7 @@ from tidemill.wire.trainer import Nothing
 from tidemill.wire.trust import Credential
 from tidemill_rollout.conductor import bursts, controller, executions, microsteps, steps, views, work
 from tidemill_rollout.conductor.conductor import Conductor
+from tidemill_rollout.conductor.metrics import registry_of
 from tidemill_rollout.conductor.store import Database
 
 STUCK_SECONDS = 30.0
@@ -146,9 +148,6 @@ def routes(conductor: Conductor, trust: Credential | str) -> web.Application:
         silent = conductor.clock() - conductor.last_pass
         return web.Response(text="ok\n") if silent < STUCK_SECONDS else web.Response(status=503, text=f"no pass for {silent:.0f} s\n")
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(text=views.metrics_of(conductor.store.db, conductor.tide))
-
     app = application(trust)
     app.add_routes(
         [
@@ -172,7 +171,7 @@ def routes(conductor: Conductor, trust: Credential | str) -> web.Application:
             web.get("/v1/executions", all_executions),
             web.get("/v1/executions/{execution}", one_execution),
             web.get("/healthz", healthz),
-            web.get("/metrics", metrics),
+            web.get("/metrics", metrics_of(registry_of(conductor))),
         ]
     )
     return app

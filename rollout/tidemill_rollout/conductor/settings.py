@@ -38,6 +38,7 @@ class Settings:
     executions_per_held_out_task: int  # 0: nothing is held out
     refill: bool = False
     extensions: frozenset[Extension] = frozenset()
+    skip_equal_groups: bool = False
 
     @property
     def rules(self) -> Rules:
@@ -83,4 +84,5 @@ def settings_of(job: RLJob) -> Settings:
         executions_per_held_out_task=spec.evaluation.executions_per_task if spec.evaluation.source else 0,
         refill=schedule.dispatch is Dispatch.REFILL,
         extensions=frozenset(schedule.extensions),
+        skip_equal_groups=spec.algorithm.skip_equal_groups,
     )

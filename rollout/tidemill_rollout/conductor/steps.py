@@ -8,13 +8,13 @@ from tidemill.policy import step as policy
 from tidemill.policy.staleness import staleness
 from tidemill.policy.step import OpenStep
 from tidemill.telemetry.events import StepCommitted
-from tidemill.trajectory.packing import cut
+from tidemill.trajectory.microsteps import cut
 from tidemill.trajectory.paths import sequences_of
 from tidemill.trajectory.sequence import Sequence
 from tidemill.trajectory.weights import advantages
 from tidemill.wire.conductor import Applied
 from tidemill.wire.http import Refused
-from tidemill_rollout.conductor import bursts, events, executions, groups, microsteps, outlook
+from tidemill_rollout.conductor import bursts, counters, events, executions, groups, microsteps, outlook
 from tidemill_rollout.conductor.bursts import Burst
 from tidemill_rollout.conductor.groups import Group
 from tidemill_rollout.conductor.settings import Settings
@@ -59,14 +59,20 @@ def assemble(db: Database, settings: Settings, burst: Burst, now: float) -> None
 
 def _sequences(db: Database, group: Group, settings: Settings) -> list[Sequence]:
     """What the group's scored executions are trained on; nothing when their scores are all equal. The same whenever it is computed."""
-    rows = db.execute("SELECT id, score FROM executions WHERE group_id = ? AND state = 'Scored' ORDER BY rowid", (group.id,)).fetchall()
+    scores = groups.scores(db, group.id)
     sequences: list[Sequence] = []
-    for row, advantage in zip(rows, advantages([r["score"] for r in rows]), strict=True):
+    for execution, advantage in zip(scores, advantages(tuple(scores.values())), strict=True):
         if advantage:
-            turns = executions.turns(db, row["id"])
-            random = Random(f"{settings.seed}/{row['id']}")
+            turns = executions.turns(db, execution)
+            random = Random(f"{settings.seed}/{execution}")
             sequences += sequences_of(turns, advantage, settings.executions_per_step, settings.most_paths, random)
     return sequences
+
+
+def closed(db: Database) -> bool:
+    """Whether the open step takes no more groups, or none is open: the burst's last one is committed."""
+    row = db.execute("SELECT closed FROM steps WHERE step = ?", (bursts.committed_steps(db),)).fetchone()
+    return row is None or row["closed"] is not None
 
 
 def to_apply(db: Database) -> bool:
@@ -98,6 +104,8 @@ def commit(db: Database, step: int, told: Applied, now: float) -> bool:
         "WHERE g.step = ? AND g.state = 'Assigned'",
         (step,),
     ).fetchone()
+    equal = sum(groups.says_nothing(db, group) for group in groups.assigned_to(db, step))
+    counters.add(db, "equal groups", equal)
     microsteps.commit(db, step)
     groups.trained(db, step)
     db.execute(
@@ -116,6 +124,7 @@ def commit(db: Database, step: int, told: Applied, now: float) -> bool:
         seconds=now - row["opened"],
         groups=sizes[0],
         executions=sizes[1],
+        equal_groups=equal,
         trained_tokens=trained_tokens,
         mean_score=sizes[2],
         staleness=row["staleness"],

@@ -90,6 +90,7 @@ CREATE TABLE IF NOT EXISTS trainings (       -- what committed steps took to com
 CREATE TABLE IF NOT EXISTS changes (         -- of settings, since the job began
   only INTEGER PRIMARY KEY CHECK (only = 1), told TEXT NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY AUTOINCREMENT, line BLOB NOT NULL) STRICT;
 """
 

@@ -1,10 +1,10 @@
-"""What people are shown of the store: executions with the reason why their group is not ready, and metrics."""
+"""What people are shown of the store: executions with the reason why their group is not ready."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from tidemill.wire.conductor import ExecutionView, Tide
+from tidemill.wire.conductor import ExecutionView
 from tidemill_rollout.conductor.store import Database
 
 
@@ -39,26 +39,3 @@ def executions_of(db: Database, now: float) -> tuple[ExecutionView, ...]:
             )
         )
     return tuple(views)
-
-
-def metrics_of(db: Database, tide: Tide | None) -> str:
-    """Prometheus text."""
-    lines = []
-    if tide is not None:
-        for name, value in (
-            ("executions_dispatched_total", tide.dispatched),
-            ("executions_started_total", tide.started),
-            ("executions_terminated_total", tide.terminated),
-            ("waterlevel", tide.waterlevel),
-            ("ready_groups", tide.ready_groups),
-            ("step", tide.step),
-            ("burst", tide.burst),
-            ("policy_version", tide.policy_version),
-            ("staleness_max_publications", tide.staleness_max),
-        ):
-            lines.append(f'tidemill_{name}{{job="{tide.job}"}} {value}')
-    for state, number in db.execute("SELECT state, COUNT(*) FROM groups GROUP BY state ORDER BY state"):
-        lines.append(f'tidemill_groups{{state="{state}"}} {number}')
-    for state, number in db.execute("SELECT state, COUNT(*) FROM microsteps GROUP BY state ORDER BY state"):
-        lines.append(f'tidemill_microsteps{{state="{state}"}} {number}')
-    return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ from tidemill.wire.cell import Role
 from tidemill.wire.conductor import Grant, LeaseReply, LeaseRequest, Work
 from tidemill.wire.http import Refused
 from tidemill_rollout.conductor import bursts, microsteps, steps
+from tidemill_rollout.conductor.microsteps import Lost
 from tidemill_rollout.conductor.store import Database
 
 CORE = "cell-0"
@@ -24,7 +25,7 @@ def admit(db: Database, request: LeaseRequest) -> None:
             f"cell {CORE}: holds weights of step {request.checkpoint_step}, but {committed} steps are committed; load what GET /v1/training names"
         )
     if request.holding is not None:
-        microsteps.free(db, request.cell, keep=request.holding)
+        microsteps.free(db, request.cell, Lost.NOT_HELD, keep=request.holding)
 
 
 def next_work(db: Database, request: LeaseRequest, grant: Grant, now: float) -> LeaseReply | None:

@@ -19,7 +19,7 @@ from tidemill_rollout.model.folder import ModelError, check
 
 def main() -> int:
     given = _arguments()
-    logs.start("engine", cell=given.cell)
+    logs.start("engine", **({"job": given.job} if given.job else {}), cell=given.cell)
     log = logs.Log(__name__)
     try:
         trust.from_environment()
@@ -53,6 +53,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tidemill_rollout.engine", description="The policy server of one cell, on the loopback interface.")
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--job", default="", help="name of the job, for logs")
     parser.add_argument("--cell", required=True, help="name of the cell, for logs and answers")
     parser.add_argument("--max-length", type=int, required=True, help="longest context in tokens")
     parser.add_argument("--dtype", choices=sorted(BYTES_OF_DTYPE), required=True)

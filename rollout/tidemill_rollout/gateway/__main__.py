@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tidemill.api import InvalidManifest, load_rljob
 from tidemill.telemetry import logs
+from tidemill.wire.shards import addresses
 from tidemill.wire.trust import NoCredential, from_environment
 from tidemill_rollout.gateway.process import Settings, running
 from tidemill_rollout.gateway.render import Renderer
@@ -29,7 +30,7 @@ def main() -> int:
         spec = job.spec
         renderer = Renderer(arguments.model, spec.model.tools)
         settings = Settings(
-            journal=arguments.workdir / "gateway-0.db",
+            journal=arguments.workdir / f"gateway-{arguments.number}.db",
             host=arguments.host,
             port=arguments.port,
             socket=arguments.socket,
@@ -37,6 +38,9 @@ def main() -> int:
             credential=credential,
             max_length=spec.model.max_length,
             call_seconds=spec.timeouts.call_seconds,
+            gateways=addresses(arguments.gateway_url),
+            number=arguments.number,
+            job=job.metadata.name,
         )
         return asyncio.run(_serve(settings, renderer))
     except (NoCredential, InvalidManifest, BrokenModelFolder, OSError, sqlite3.Error) as cause:
@@ -67,6 +71,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--socket", type=Path, help="Unix socket for sandboxes")
     parser.add_argument("--conductor-url", required=True)
+    parser.add_argument("--gateway-url", default="", help="of all gateways of the job, this one's too, with commas between; left out for one alone")
+    parser.add_argument("--number", type=int, default=0, help="of this gateway among them, from 0 (default: %(default)s)")
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder: tokenizer and chat template")
     return parser.parse_args()
 

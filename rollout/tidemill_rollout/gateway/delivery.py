@@ -40,6 +40,11 @@ class Delivery:
         if outbox.task is None:
             outbox.task = asyncio.create_task(self._empty(key, outbox))
 
+    @property
+    def held(self) -> int:
+        """Turns that the conductor has not acknowledged."""
+        return sum(len(outbox.turns) for outbox in self._outboxes.values())
+
     async def flush(self, execution: str, attempt: int) -> None:
         """Return when the conductor has every turn."""
         outbox = self._outboxes.get((execution, attempt))

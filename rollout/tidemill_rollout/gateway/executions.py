@@ -7,55 +7,39 @@ import hmac
 import secrets
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import msgspec
 
 from tidemill.telemetry.logs import Log
-from tidemill.trajectory.records import Turn
 from tidemill.wire.gateway import Closed, Drain, Drained, GatewayState, OpenExecution, Route
 from tidemill.wire.http import Refused
-from tidemill_rollout.gateway.conversation import Answer, Ask, Fault, Finish, ToolCall, TooLong, request_digest
+from tidemill_rollout.gateway.answering import Answering
+from tidemill_rollout.gateway.conversation import Answer, Ask, Fault
 from tidemill_rollout.gateway.delivery import Delivery
-from tidemill_rollout.gateway.generation import Generation, Generator
-from tidemill_rollout.gateway.journal import Journal
+from tidemill_rollout.gateway.execution import Call, Execution
+from tidemill_rollout.gateway.generation import Generator
+from tidemill_rollout.gateway.journal import REMEMBERED, Journal
 from tidemill_rollout.gateway.render import Renderer
+from tidemill_rollout.gateway.repeated import Parse, Reading, Requests
 from tidemill_rollout.gateway.routing import Routes
-from tidemill_rollout.gateway.turns import History, Kept, Place
+from tidemill_rollout.gateway.tally import Tally
+from tidemill_rollout.harness.presets import identify_of
 
 CALLS_PER_EXECUTION = 32
 """Live calls of one execution; a harness that floods gets 503 for what exceeds it."""
 
-CALLS = 2048
+CALLS = 12_000
 """Live calls of one gateway."""
 
-INLINE_CHARACTERS = 20_000
-"""Longer texts are tokenised in a thread: 20,000 characters take about 5 ms."""
+WAITING = 10_000
+"""Of these, calls that wait for a cell. What exceeds it is told to come again."""
+
+FORGOTTEN_SECONDS = 3600.0
+"""Beyond an execution's deadline, after which none of its calls is taken."""
 
 log = Log(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """One model call: live, or answered and not yet delivered in full."""
-
-    execution: Execution
-    request: bytes
-    turn: str
-    outcome: asyncio.Future[Answer]
-    prompt_tokens: int = 0
-    sampling: bool = True  # until the answer is complete; then it can no longer be cancelled, only journaled
-
-
-@dataclass(slots=True, eq=False)
-class Execution:
-    opened: OpenExecution
-    history: History = field(default_factory=History)
-    calls: dict[bytes, Call] = field(default_factory=dict)  # by digest of the request
-    live: int = 0
-    cell: str = ""  # that served it last and holds its KV
-    closed: bool = False
 
 
 class Gateway:
@@ -66,28 +50,29 @@ class Gateway:
         routes: Routes,
         journal: Journal,
         delivery: Delivery,
+        tally: Tally,
         *,
         max_length: int,
         call_seconds: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._renderer = renderer
-        self._generator = generator
         self._routes = routes
         self._journal = journal
         self._delivery = delivery
-        self._max_length = max_length
-        self._call_seconds = call_seconds
+        self.tally = tally
         self._clock = clock
         self._executions: dict[str, Execution] = {}
         self._closed: dict[str, tuple[int, int]] = {}  # execution -> attempt, turns
         self._counters = {"calls": 0, "resubmitted": 0, "recomputed": 0, "attached": 0}
+        self._requests = Requests()
+        self._live = 0
+        self._answering = Answering(renderer, generator, journal, delivery, tally, self._counters, max_length, call_seconds, clock)
 
     def replay(self) -> None:
         """Go on where the journal ends. Calls that were in flight are gone with their connections; the harness's retry samples them anew."""
         replay = self._journal.replay()
         self._closed = replay.closed
-        self._counters |= replay.counters
+        self._counters |= replay.counters  # in place: shared
         for opened in replay.executions:
             self._executions[opened.execution] = Execution(opened)
         for entry in replay.turns:
@@ -129,6 +114,7 @@ class Gateway:
             await self._stop(known)
         await self._journal.open_execution(opened)
         self._executions[name] = Execution(opened)
+        log.info("execution opened", execution=name, attempt=attempt)
 
     async def close(self, name: str, attempt: int) -> Closed:
         """Returns when the conductor has every turn. Raises `Refused` when a newer attempt is open."""
@@ -144,8 +130,21 @@ class Gateway:
         await self._journal.close_execution(name, current, turns)
         if self._executions.get(name) is execution:
             del self._executions[name]
+            self._closed.pop(name, None)
             self._closed[name] = (current, turns)
+            if len(self._closed) > REMEMBERED:
+                del self._closed[next(iter(self._closed))]
+            self._requests.forget(name)
+            log.info("execution closed", execution=name, attempt=current, turns=turns)
         return Closed(name, turns)
+
+    async def close_forgotten(self) -> None:
+        """Close what should long have been: the conductor gave up closing it, or was told of other gateways since."""
+        now = self._clock()
+        late = [one for one in self._executions.values() if now > one.opened.deadline + FORGOTTEN_SECONDS]
+        for execution in late:
+            log.warning("an execution was never closed", execution=execution.name, attempt=execution.opened.attempt)
+            await self.close(execution.name, execution.opened.attempt)
 
     def put_route(self, route: Route) -> None:
         if self._routes.put(route):
@@ -158,9 +157,13 @@ class Gateway:
         log.info("cell drained", cell=cell, epoch=order.epoch, moved=drained.moved, moved_with_tokens=drained.moved_with_tokens)
         return drained
 
+    @property
+    def open_executions(self) -> int:
+        return len(self._executions)
+
     def state(self) -> GatewayState:
         return GatewayState(
-            live_calls=sum(execution.live for execution in self._executions.values()),
+            live_calls=self._live,
             calls=self._counters["calls"],
             resubmitted_calls=self._counters["resubmitted"],
             recomputed_tokens=self._counters["recomputed"],
@@ -170,6 +173,9 @@ class Gateway:
         )
 
     # What a harness asks.
+
+    def knows(self, name: str) -> bool:
+        return name in self._executions
 
     def admit(self, name: str, key: str) -> Execution:
         """The open execution of this name and key. Raises `Fault`."""
@@ -182,11 +188,21 @@ class Gateway:
             raise Fault(403, f"execution {name}: its time is over")
         return execution
 
-    def call(self, execution: Execution, ask: Ask) -> Call:
-        """The call that answers this request: the one that is under way or undelivered where this is a retry, else a new one. Raises `Fault`."""
+    def read(self, execution: Execution, parse: Parse, elements: str, raw: bytes, headers: Mapping[str, str]) -> Reading:
+        """A request's body, in the words of the wire that `parse` knows. Raises `Fault`."""
         if not execution.opened.model:
-            raise Fault(403, f"execution {execution.opened.execution}: has no model")
-        request = request_digest(ask)
+            raise Fault(403, f"execution {execution.name}: has no model")
+        if execution.closed:  # while the body came in
+            raise Fault(403, f"execution {execution.name} is closed")
+        try:
+            reading = self._requests.read(execution.name, execution.history, parse, elements, raw, headers)
+        except RecursionError as cause:  # just shallow enough to be read, too deep to be written again
+            raise Fault(400, "the request is nested too deep") from cause
+        return _identified(reading, execution.opened.harness, headers)
+
+    def call(self, execution: Execution, reading: Reading) -> Call:
+        """The call that answers this request: the one that is under way or undelivered where this is a retry, else a new one. Raises `Fault`."""
+        request = reading.digest
         known = execution.calls.get(request)
         if known is not None:
             self._counters["attached"] += 1
@@ -194,15 +210,21 @@ class Gateway:
             return known
         if execution.live >= CALLS_PER_EXECUTION:
             raise Fault(503, f"this execution has {execution.live} calls under way, no more are taken", retry_after=2)
-        if sum(other.live for other in self._executions.values()) >= CALLS:
-            raise Fault(503, f"{CALLS} calls are under way, no more are taken", retry_after=5)
+        if self._live >= CALLS or self._routes.waiting >= WAITING:
+            raise Fault(503, f"{self._live} calls are under way, {self._routes.waiting} of them wait: no more are taken", retry_after=5)
         turn = f"t{secrets.token_hex(10)}"
         outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         call = execution.calls[request] = Call(execution, request, turn, outcome)
         execution.live += 1
-        call.outcome = asyncio.create_task(self._answer(call, ask), name=turn)
-        call.outcome.add_done_callback(lambda outcome: _ended(call, outcome))
+        self._live += 1
+        call.outcome = asyncio.create_task(self._answering.answer(call, [reading]), name=turn)
+        call.outcome.add_done_callback(lambda outcome: self._ended(call, outcome))
         return call
+
+    def acknowledge(self, execution: Execution, relayed: str) -> None:
+        """A sandbox's relay says that it has passed this answer on. That it was sent to the relay says nothing: the way there may lose it."""
+        for call in [call for call in execution.calls.values() if relayed in call.relayed]:
+            self.delivered(call)
 
     def delivered(self, call: Call) -> None:
         """The harness has the whole answer: the same request is now a new call."""
@@ -211,90 +233,7 @@ class Gateway:
             self._journal.answered(call.turn)
 
     async def count_tokens(self, ask: Ask) -> int:
-        return len(await self._render(ask, lambda: self._renderer.prompt(ask.messages, ask.tools)))
-
-    async def _answer(self, call: Call, ask: Ask) -> Answer:
-        try:
-            return await self._turn(call, ask)
-        except asyncio.CancelledError as cause:
-            if call.execution.closed:
-                raise Fault(403, f"execution {call.execution.opened.execution} is closed") from cause
-            raise
-
-    async def _turn(self, call: Call, ask: Ask) -> Answer:
-        """Render, sample, read, journal; then the harness may know."""
-        execution = call.execution
-        started = self._clock()
-        call_seconds = execution.opened.call_seconds or self._call_seconds
-        try:
-            async with asyncio.timeout(call_seconds):
-                place = execution.history.place(ask.messages, ask.tools)
-                parent, context, prompt = await self._prompt(execution, place, ask)
-                call.prompt_tokens = len(prompt)
-                if len(prompt) >= self._max_length:
-                    raise TooLong(len(prompt), self._max_length - 1)
-                sampling = execution.opened.sampling
-                room = self._max_length - len(prompt)
-                wanted = min(sampling.max_tokens, room, ask.max_tokens if ask.max_tokens is not None else room)
-                sampling = msgspec.structs.replace(sampling, max_tokens=wanted, stop=sampling.stop + ask.stop)
-                generation = await self._generator.sample(call.turn, prompt, sampling, (execution.cell,))
-        except TimeoutError as cause:
-            raise Fault(503, f"no answer within {call_seconds:g} s", retry_after=5) from cause
-        call.sampling = False
-        execution.cell = generation.cell
-        answer = self._read(call.turn, generation, ask, sampling.stop)
-        turn = Turn(
-            id=call.turn,
-            execution=execution.opened.execution,
-            attempt=execution.opened.attempt,
-            parent=parent,
-            agent=ask.agent,
-            context_ids=tuple(context),
-            pieces=tuple(piece.piece() for piece in generation.pieces),
-            finish_reason=generation.finish_reason,
-            started=started,
-            ended=self._clock(),
-            wire=ask.wire,
-        )
-        kept = Kept(turn, answer, place.after, place.given, call.request, generation.recomputed)
-        counts = {"calls": 1, "resubmitted": int(len(turn.pieces) > 1), "recomputed": generation.recomputed}
-        await self._journal.keep(kept, counts)
-        for name, added in counts.items():
-            self._counters[name] += added
-        execution.history.add(kept)
-        self._delivery.add(turn)
-        return answer
-
-    async def _prompt(self, execution: Execution, place: Place, ask: Ask) -> tuple[str, list[int], list[int]]:
-        """Parent, given tokens after it, and the whole prompt."""
-        history, renderer = execution.history, self._renderer
-        if place.after:
-            answered, last = history.answer(place.after).message, history.last_token(place.after)
-            bridge = await self._render(ask, lambda: renderer.bridge(answered, last, place.new, ask.tools), place)
-            if bridge is not None:
-                return place.after, bridge, history.tokens(place.after) + bridge
-        whole = await self._render(ask, lambda: renderer.prompt(ask.messages, ask.tools))
-        return "", whole, whole
-
-    async def _render[T](self, ask: Ask, work: Callable[[], T], place: Place | None = None) -> T:
-        messages = ask.messages if place is None else place.new
-        if sum(len(message.text) for message in messages) <= INLINE_CHARACTERS:
-            return work()
-        return await asyncio.to_thread(work)
-
-    def _read(self, turn: str, generation: Generation, ask: Ask, stop: tuple[str, ...]) -> Answer:
-        sampled = generation.sampled
-        text, stop_text = _cut(self._renderer.text(sampled), stop)
-        reading = self._renderer.read(text, ask.tools)
-        calls = tuple(ToolCall(f"{turn}x{number}", name, arguments) for number, (name, arguments) in enumerate(reading.calls))
-        finish: Finish = "stop"
-        if calls:
-            finish = "calls"
-        elif stop_text:
-            finish = "stop-text"
-        elif generation.finish_reason == "length":
-            finish = "length"
-        return Answer(turn, reading.text, reading.reasoning, calls, finish, len(generation.prompt), len(sampled), stop_text)
+        return await self._answering.count_tokens(ask)
 
     async def _stop(self, execution: Execution) -> None:
         """The key is dead from now; calls that are being sampled are cancelled, those that are complete are journaled."""
@@ -306,21 +245,21 @@ class Gateway:
         if tasks:
             await asyncio.wait(tasks)
 
+    def _ended(self, call: Call, outcome: asyncio.Future[Answer]) -> None:
+        """A call that failed is forgotten: its retry starts anew."""
+        call.execution.live -= 1
+        self._live -= 1
+        failure = None if outcome.cancelled() else outcome.exception()
+        if outcome.cancelled() or failure is not None:
+            self.tally.failed += 1
+            if call.execution.calls.get(call.request) is call:
+                del call.execution.calls[call.request]
+        if failure is not None and not isinstance(failure, Fault):
+            log.error("a call failed", execution=call.execution.name, turn=call.turn, traceback="".join(traceback.format_exception(failure)))
 
-def _cut(text: str, stop: tuple[str, ...]) -> tuple[str, str]:
-    """Text before the first stop string, and that string. The tokens stay as sampled."""
-    found = [(position, string) for string in stop if string and (position := text.find(string)) >= 0]
-    if not found:
-        return text, ""
-    position, string = min(found)
-    return text[:position], string
 
-
-def _ended(call: Call, outcome: asyncio.Future[Answer]) -> None:
-    """A call that failed is forgotten: its retry starts anew."""
-    call.execution.live -= 1
-    failure = None if outcome.cancelled() else outcome.exception()
-    if (outcome.cancelled() or failure is not None) and call.execution.calls.get(call.request) is call:
-        del call.execution.calls[call.request]
-    if failure is not None and not isinstance(failure, Fault):
-        log.error("a call failed", turn=call.turn, traceback="".join(traceback.format_exception(failure)))
+def _identified(reading: Reading, harness: str, headers: Mapping[str, str]) -> Reading:
+    """Who calls, by the rule of the harness's preset."""
+    found = identify_of(harness)(headers, reading.ask)
+    ask = msgspec.structs.replace(reading.ask, agent=found.agent, parent_agent=found.parent_agent, summary=found.summary)
+    return replace(reading, ask=ask)

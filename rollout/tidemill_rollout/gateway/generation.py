@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import aiohttp
 import msgspec
 
 from tidemill.telemetry.logs import Log
+from tidemill.trajectory.columns import INT, Ints, joined
 from tidemill.trajectory.records import Piece
 from tidemill.wire.engine import EngineClient, Generate, Sampling
 from tidemill.wire.http import Refused, Rejected, Unreachable
@@ -38,14 +40,19 @@ class _Growing:
 class Generation:
     """What has been sampled for one call."""
 
-    prompt: list[int]
+    prompt: Ints
     pieces: list[_Growing] = field(default_factory=list)
     recomputed: int = 0
     finish_reason: str = ""
+    first_token: float = 0.0  # unix seconds; 0: none yet
 
     @property
     def sampled(self) -> list[int]:
         return [token for piece in self.pieces for token in piece.token_ids]
+
+    @property
+    def logprobs(self) -> list[float]:
+        return [logprob for piece in self.pieces for logprob in piece.logprobs]
 
     @property
     def cell(self) -> str:
@@ -79,7 +86,7 @@ class Generator:
         self._text = text
         self._idle_seconds = idle_seconds
 
-    async def sample(self, call: str, prompt: list[int], sampling: Sampling, preferred: tuple[str, ...]) -> Generation:
+    async def sample(self, execution: str, call: str, prompt: Ints, sampling: Sampling, preferred: tuple[str, ...]) -> Generation:
         """Sample until the answer is complete. Drains, cut streams, dead and refusing cells are gone around; the caller sets the deadline.
 
         Raises:
@@ -89,7 +96,9 @@ class Generator:
         sampling = msgspec.structs.replace(sampling, stop_token_ids=tuple(sorted(self._end_ids | set(sampling.stop_token_ids))))
         attempt = 0
         while not self._ended(generation, sampling):
-            lease = await self._routes.take(preferred)
+            lease = await self._routes.take(preferred, execution, moved=attempt > 0)
+            if attempt:
+                log.info("a call goes on", execution=execution, call=f"{call}-{attempt}", cell=lease.route.cell, epoch=lease.route.epoch)
             try:
                 generation.finish_reason = await self._stay(f"{call}-{attempt}", generation, sampling, lease)
             finally:
@@ -128,7 +137,7 @@ class Generator:
         before = generation.sampled
         piece = _Growing(route.cell)
         left = msgspec.structs.replace(sampling, max_tokens=sampling.max_tokens - len(before), stop=())
-        request = Generate(request_id, (*generation.prompt, *before), left, route.epoch)
+        request = Generate(request_id, joined(INT, (generation.prompt, before) if before else (generation.prompt,)), left, route.epoch)
         engine = EngineClient(route.url, self._caller, self._session)
         try:
             async with aclosing(engine.generate(request, self._idle_seconds)) as runs:
@@ -149,7 +158,7 @@ class Generator:
             raise Fault(400, f"the engine of {route.cell} rejects the request: {cause}") from cause
         except (Refused, Unreachable, msgspec.MsgspecError) as cause:
             trouble = str(cause)
-        log.warning("a call goes on elsewhere", call=request_id, cell=route.cell, epoch=route.epoch, sampled=lease.sampled, reason=trouble)
+        log.warning("an engine did not finish a call", call=request_id, cell=route.cell, epoch=route.epoch, sampled=lease.sampled, reason=trouble)
         self._routes.failed(route.cell)
         return ""
 
@@ -158,9 +167,13 @@ class Generator:
         self._routes.works(piece.cell)
         if before:
             generation.recomputed += len(generation.prompt) + len(before)
+        generation.first_token = generation.first_token or time.time()
         generation.pieces.append(piece)
 
     def _stopped(self, generation: Generation, new: int, stop: tuple[str, ...]) -> bool:
-        """Whether a stop string ends in the last `new` tokens. It may have begun on another engine, so engines are not asked to look for it."""
+        """Whether a stop string ends in the last `new` tokens. It may have begun on another engine, so engines are not asked to look for it.
+
+        What an engine samples behind it before it hears of that stays in the tree, because it was sampled.
+        """
         text = self._text(generation.last(new + 4 * max(map(len, stop)) + 4))  # a character is at most four byte-level tokens
         return any(string in text for string in stop)

@@ -19,6 +19,14 @@ from tidemill_rollout.lasting import Lasting
 
 RETRY_SECONDS = 1.0
 
+SPARE_PAGES = 2048
+"""Free pages that the file keeps for what comes next, 8 MB. The others are given back, a few with every commit."""
+
+VACUUM_PAGES = 1000
+
+REMEMBERED = 20_000
+"""Closed executions whose last attempt is still known. An order for one of before comes too late to be for it."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS executions (id TEXT PRIMARY KEY, attempt INTEGER NOT NULL, opened BLOB, turns INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS turns (
@@ -67,6 +75,9 @@ class Journal:
         self.condition = ""
         """Why nothing can be written now, for people; "" when all is well."""
         self._file = Lasting(path, any_thread=True)
+        if not self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():  # in a new file, and there alone
+            self.connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            self.connection.execute("VACUUM")
         self.connection.executescript(_SCHEMA)
 
     @property
@@ -131,6 +142,7 @@ class Journal:
         return self._write(
             ("DELETE FROM turns WHERE execution = ?", (execution,)),
             ("INSERT OR REPLACE INTO executions (id, attempt, opened, turns) VALUES (?, ?, NULL, ?)", (execution, attempt, turns)),
+            ("DELETE FROM executions WHERE opened IS NULL AND rowid <= (SELECT MAX(rowid) FROM executions) - ?", (REMEMBERED,)),
         )
 
     def keep(self, kept: Kept, counts: dict[str, int]) -> Awaitable[None]:
@@ -172,6 +184,13 @@ class Journal:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
             raise
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Executions that are over have left free pages."""
+        [free] = self.connection.execute("PRAGMA freelist_count").fetchone()
+        if free > SPARE_PAGES:
+            self.connection.execute(f"PRAGMA incremental_vacuum({min(free - SPARE_PAGES, VACUUM_PAGES)})").fetchall()
 
 
 def _counting(counts: dict[str, int]) -> tuple[tuple[str, tuple[Any, ...]], ...]:

@@ -11,16 +11,25 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from tidemill.telemetry.registry import Registry
 from tidemill.wire.conductor import ConductorClient
 from tidemill.wire.trust import Credential
 from tidemill_rollout.gateway.delivery import Delivery
 from tidemill_rollout.gateway.executions import Gateway
 from tidemill_rollout.gateway.generation import Generator
+from tidemill_rollout.gateway.internal import full_application
 from tidemill_rollout.gateway.journal import Journal
+from tidemill_rollout.gateway.metrics import read_from
+from tidemill_rollout.gateway.peers import Peers
 from tidemill_rollout.gateway.render import Renderer
 from tidemill_rollout.gateway.routing import Routes
 from tidemill_rollout.gateway.sandboxes import SandboxFiles
-from tidemill_rollout.gateway.server import PULSE_SECONDS, HarnessSide, full_application, sandbox_application
+from tidemill_rollout.gateway.server import PULSE_SECONDS, HarnessSide, sandbox_application
+from tidemill_rollout.gateway.tally import Tally
+
+QUIET_SECONDS = 75.0
+SHUTDOWN_SECONDS = 1.0
+SWEEP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,9 @@ class Settings:
     call_seconds: float
     pulse_seconds: float = PULSE_SECONDS
     journal_retry_seconds: float = 1.0
+    job: str = ""
+    gateways: tuple[str, ...] = ()  # URLs of all of the job, this one's too; empty: there is only this one
+    number: int = 0  # of this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +67,51 @@ async def running(settings: Settings, renderer: Renderer) -> AsyncIterator[Runni
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         conductor = ConductorClient(settings.conductor_url, settings.credential, session)
         delivery = Delivery(conductor, journal.acknowledged)
-        routes = Routes()
+        routes = Routes(gateways=max(1, len(settings.gateways)))
         generator = Generator(routes, session, settings.credential, renderer.end_ids, renderer.text, idle_seconds=settings.call_seconds / 2)
-        gateway = Gateway(renderer, generator, routes, journal, delivery, max_length=settings.max_length, call_seconds=settings.call_seconds)
+        registry = Registry("gateway", job=settings.job)
+        tally = Tally(registry)
+        gateway = Gateway(renderer, generator, routes, journal, delivery, tally, max_length=settings.max_length, call_seconds=settings.call_seconds)
+        sweep: asyncio.Task[None] | None = None
         try:
             gateway.replay()
+            read_from(registry, gateway, routes, delivery)
             files = SandboxFiles(settings.conductor_url, settings.credential, session)
-            harnesses = HarnessSide(gateway, settings.pulse_seconds, files)
-            tcp = await _started(runners, full_application(gateway, harnesses, settings.credential))
+            peers = Peers(settings.gateways, settings.number, session)
+            harnesses = HarnessSide(gateway, peers, settings.pulse_seconds, files)
+            tcp = await _started(runners, full_application(gateway, harnesses, settings.credential, registry))
             site = web.TCPSite(tcp, settings.host, settings.port)
             await site.start()
             if settings.socket is not None:
                 await web.UnixSite(await _started(runners, sandbox_application(harnesses)), str(settings.socket)).start()
             host, port = tcp.addresses[0][:2]
+            sweep = asyncio.create_task(_sweep(gateway))
             yield Running(gateway, f"http://{host}:{port}", journal, writer)
         finally:
+            if sweep is not None:
+                sweep.cancel()
             gateway.stop()
             for runner in runners:
                 await runner.cleanup()
             delivery.stop()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await journal.flush()
+            if not writer.done():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await journal.flush()
             writer.cancel()
             await asyncio.wait({writer})
             journal.close()
 
 
+async def _sweep(gateway: Gateway) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        await gateway.close_forgotten()
+
+
 async def _started(runners: list[web.AppRunner], app: web.Application) -> web.AppRunner:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    # A connection that asks nothing, or never ends its headers, is closed; so is one that goes on sending what was refused.
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, keepalive_timeout=QUIET_SECONDS, lingering_time=2.0)
     runners.append(runner)
     await runner.setup()
     return runner

@@ -1,15 +1,21 @@
-"""Which cell a call goes to. Routes come and go with the cells' roles; what is decided is a pure function of the loads."""
+"""Which cell a call goes to, and when. Routes come and go with the cells' roles; what is decided is a pure function of the loads."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tidemill.telemetry.logs import Log
 from tidemill.wire.gateway import Drain, Drained, Route
 from tidemill.wire.http import Refused, Unreachable
+from tidemill_rollout.gateway.admission import Line
+
+CALLS_PER_PLACE = 2
+"""Calls that a cell takes at once for each execution of its capacity. Sub-agents call beside each other; what exceeds this waits in line."""
 
 FIRST_REST_SECONDS = 0.25
 LONGEST_REST_SECONDS = 8.0
@@ -62,16 +68,26 @@ class Lease:
             self.reader.cancel()
 
 
-class Routes:
-    """Routes, the calls on them, and the newest epoch heard of each cell."""
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    preferred: Sequence[str]
+    moved: bool
+    lease: asyncio.Future[Lease]
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+
+class Routes:
+    """Routes, the calls on them, those who wait, and the newest epoch heard of each cell. `gateways` share the cells evenly."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, gateways: int = 1) -> None:
         self._clock = clock
+        self._gateways = gateways
         self._routes: dict[str, Route] = {}
         self._epochs: dict[str, int] = {}
         self._leases: set[Lease] = set()
+        self._live: Counter[str] = Counter()  # leases by cell
         self._rests: dict[str, tuple[float, float]] = {}  # cell -> (until, seconds)
-        self._changed = asyncio.Event()
+        self._line: Line[_Waiting] = Line()
+        self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def epochs(self) -> dict[str, int]:
@@ -80,6 +96,10 @@ class Routes:
     @property
     def live(self) -> int:
         return len(self._leases)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._line)
 
     def restore(self, cell: str, epoch: int, route: Route | None) -> None:
         self._epochs[cell] = epoch
@@ -93,7 +113,7 @@ class Routes:
             return False
         self._routes[route.cell] = route
         self._rests.pop(route.cell, None)
-        self._wake()
+        self._serve()
         return True
 
     async def drain(self, cell: str, order: Drain) -> Drained:
@@ -112,27 +132,28 @@ class Routes:
         moved = [lease for lease in leases if lease.moved]
         return Drained(len(moved), sum(lease.sampled > 0 for lease in moved))
 
-    async def take(self, preferred: Sequence[str] = ()) -> Lease:
-        """Wait until there is a cell to go to. The caller sets the deadline, and gives the lease back with `leave`."""
-        while True:
-            now = self._clock()
-            awake = [route for cell, route in self._routes.items() if self._rests.get(cell, (0.0, 0.0))[0] <= now]
-            cell = choose([self._load(route) for route in awake], preferred)
-            if cell is not None:
-                lease = Lease(self._routes[cell])
-                self._leases.add(lease)
-                return lease
-            ends = [until for name, (until, _) in self._rests.items() if name in self._routes]
-            changed = self._changed
-            try:
-                async with asyncio.timeout(max(min(ends) - now, 0.001) if ends else None):
-                    await changed.wait()
-            except TimeoutError:
-                continue
+    async def take(self, preferred: Sequence[str] = (), execution: str = "", *, moved: bool = False) -> Lease:
+        """Wait in line for a cell. The caller sets the deadline, and gives the lease back with `leave`.
+
+        A call that was moved had its place elsewhere: it waits only where there is no cell at all, since nobody waits because a cell has left.
+        """
+        waiting = _Waiting(preferred, moved, asyncio.get_running_loop().create_future())
+        self._line.join(execution, waiting, moved=moved)
+        self._serve()
+        try:
+            return await waiting.lease
+        except asyncio.CancelledError:
+            self._line.leave(execution, waiting)
+            if waiting.lease.done() and not waiting.lease.cancelled():
+                self.leave(waiting.lease.result())
+            raise
 
     def leave(self, lease: Lease) -> None:
-        self._leases.discard(lease)
+        if lease in self._leases:
+            self._leases.discard(lease)
+            self._live[lease.route.cell] -= 1
         lease.gone.set()
+        self._serve()
 
     def failed(self, cell: str) -> None:
         """Let the cell rest."""
@@ -142,6 +163,37 @@ class Routes:
     def works(self, cell: str) -> None:
         self._rests.pop(cell, None)
 
+    def _serve(self) -> None:
+        """Give leases to those in line, as far as there is room."""
+        while (first := self._line.first()) is not None:
+            cell = choose(self._free(first.moved), first.preferred)
+            if cell is None:
+                break
+            waiting = self._line.next()
+            if not waiting.lease.done():  # else it has just been cancelled
+                lease = Lease(self._routes[cell])
+                self._leases.add(lease)
+                self._live[cell] += 1
+                waiting.lease.set_result(lease)
+        if self._line:
+            self._serve_after_rests()
+
+    def _serve_after_rests(self) -> None:
+        now = self._clock()
+        ends = [until for cell, (until, _) in self._rests.items() if cell in self._routes and until > now]
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_later(max(min(ends) - now, 0.001), self._serve) if ends else None
+
+    def _free(self, moved: bool) -> list[Load]:
+        """Cells that take another call."""
+        now = self._clock()
+        awake = (route for cell, route in self._routes.items() if self._rests.get(cell, (0.0, 0.0))[0] <= now)
+        return [self._load(route) for route in awake if moved or self._live[route.cell] < self._room(route)]
+
+    def _room(self, route: Route) -> int:
+        return max(1, math.ceil(CALLS_PER_PLACE * route.capacity / self._gateways))
+
     def _admit(self, cell: str, epoch: int) -> None:
         newest = self._epochs.get(cell, 0)
         if epoch < newest:
@@ -149,9 +201,4 @@ class Routes:
         self._epochs[cell] = epoch
 
     def _load(self, route: Route) -> Load:
-        live = sum(lease.route.cell == route.cell for lease in self._leases)
-        return Load(route.cell, route.ordinal, route.capacity, live)
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        return Load(route.cell, route.ordinal, route.capacity, self._live[route.cell])

@@ -15,8 +15,10 @@ What can not be read as a call stays text.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +26,11 @@ import msgspec
 
 from tidemill_rollout.gateway.conversation import Message, Tool, ToolCall
 
-_FENCED = re.compile(r"^```tool[ \t]+([\w.-]{1,64})[ \t]*\n(.*?)\n?^```[ \t]*$", re.MULTILINE | re.DOTALL)
-_TAGGED = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_FENCE = re.compile(r"^```tool[ \t]+([\w.-]{1,64})[ \t]*\n", re.MULTILINE)
+_FENCE_END = re.compile(r"^```[ \t]*$", re.MULTILINE)
+_TAG, _TAG_END = re.compile("<tool_call>"), re.compile("</tool_call>")
+_ENDS_TRIED = 4
+"""Of a tagged call: its arguments may hold the end tag as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,7 @@ class Reading:
     text: str
     reasoning: str = ""
     calls: tuple[tuple[str, str], ...] = ()  # name, arguments
+    stop_text: str = ""  # the stop string that ended it
 
 
 class _TaggedCall(msgspec.Struct):
@@ -53,13 +59,22 @@ def read_reasoning(text: str, opened: bool) -> tuple[str, str]:
 
 def read_tagged(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Text and calls of `Native`."""
-    return _take(_TAGGED, text, lambda found: _tagged(found[1]))
+    return _take(text, _TAG, _TAG_END, _ENDS_TRIED, lambda begin, body: _tagged(body))
 
 
 def read_fenced(text: str, tools: tuple[Tool, ...]) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Text and calls of `Text`."""
     plain = {tool.name: only for tool in tools if (only := _only_text_parameter(tool))}
-    return _take(_FENCED, text, lambda found: _fenced(found[1], found[2], plain))
+    return _take(text, _FENCE, _FENCE_END, 1, lambda begin, body: _fenced(begin[1], body.removesuffix("\n"), plain))
+
+
+def before_stop(text: str, stop: tuple[str, ...]) -> tuple[str, str]:
+    """Text before the first stop string, and that string. The tokens stay as sampled."""
+    found = [(position, string) for string in stop if string and (position := text.find(string)) >= 0]
+    if not found:
+        return text, ""
+    position, string = min(found)
+    return text[:position], string
 
 
 def as_text(messages: tuple[Message, ...], names: dict[str, str]) -> list[Message]:
@@ -90,19 +105,31 @@ def describe(tools: tuple[Tool, ...]) -> str:
     return "\n".join(lines)
 
 
-def _take(pattern: re.Pattern[str], text: str, call: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Cut out of `text` whatever `pattern` finds and `call` can read."""
+def as_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that this text is, or None."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return None
+
+
+def _take(
+    text: str, begins: re.Pattern[str], ends: re.Pattern[str], tried: int, call: Callable[[re.Match[str], str], tuple[str, str] | None]
+) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Cut out of `text` whatever stands between a beginning and an end and `call` can read. Linear: a policy may stutter for a whole answer."""
+    kept: list[str] = []
     calls: list[tuple[str, str]] = []
-
-    def cut(found: re.Match[str]) -> str:
-        read = call(found)
-        if read is None:
-            return found[0]
-        calls.append(read)
-        return ""
-
-    rest = pattern.sub(cut, text)
-    return (rest.strip(), tuple(calls)) if calls else (text, ())
+    at = 0
+    while (begin := begins.search(text, at)) and (found := list(itertools.islice(ends.finditer(text, begin.end()), tried))):
+        end, read = found[0], None
+        for possible in found:
+            if (read := call(begin, text[begin.end() : possible.start()])) is not None:
+                end = possible
+                calls.append(read)
+                break
+        kept.append(text[at : end.end()] if read is None else text[at : begin.start()])
+        at = end.end()
+    return ("".join([*kept, text[at:]]).strip(), tuple(calls)) if calls else (text, ())
 
 
 def _tagged(body: str) -> tuple[str, str] | None:
@@ -123,11 +150,7 @@ def _fenced(name: str, body: str, plain: dict[str, str]) -> tuple[str, str] | No
 
 
 def _is_object(text: str) -> bool:
-    try:
-        msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-        return False
-    return True
+    return as_object(text) is not None
 
 
 def _properties(tool: Tool) -> dict[str, Any]:

@@ -1,28 +1,24 @@
-"""How each agent program is started in a sandbox: its command, its environment, and what of this machine it must see."""
+"""The agent programs that a job can name, and how the one that it names is started."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tidemill.api.rljob import RLJob
-from tidemill_rollout.harness import react
-from tidemill_rollout.sandbox.process import Launch, environment_folders, interpreter
+from tidemill.local.programs import cramped
+from tidemill_rollout.harness import claude_code, codex, generic, mini_swe_agent, opencode, qwen_code, react_preset
+from tidemill_rollout.harness.identity import Identify, identify
+from tidemill_rollout.harness.preset import MODEL, HarnessError, Preset, Start
+from tidemill_rollout.sandbox.process import Launch
 from tidemill_rollout.tasks.source import Task
 
-MODEL = "policy"
-"""Every harness asks for this model; the gateway serves the policy whatever is asked for."""
+__all__ = ["INSTRUCTION", "MODEL", "PRESETS", "HarnessError", "check", "identify_of", "launch", "launch_in_image"]
 
 INSTRUCTION = "/run/harness/instruction.md"
-REACT = "/run/harness/react.py"
-MINI_STEPS = 50
-"""mini-swe-agent's own bound is a price, and ours costs nothing; the context's length and the time-out bound it too."""
 
-
-class HarnessError(Exception):
-    """The manifest's harness cannot be started. The text says what to change."""
+PRESETS: dict[str, Preset] = {
+    module.PRESET.name: module.PRESET for module in (react_preset, claude_code, codex, mini_swe_agent, qwen_code, opencode, generic)
+}
 
 
 def launch(job: RLJob, task: Task, base_url: str, key: str, instruction: Path) -> Launch:
@@ -33,7 +29,8 @@ def launch(job: RLJob, task: Task, base_url: str, key: str, instruction: Path) -
     Raises:
         HarnessError
     """
-    return _launch(PRESETS, job, task, base_url, key, instruction)
+    start = Start(job, task, base_url, key)
+    return _complete(start, _preset(job).launch(start), instruction)
 
 
 def launch_in_image(job: RLJob, task: Task, base_url: str, key: str, instruction: Path) -> Launch:
@@ -42,89 +39,41 @@ def launch_in_image(job: RLJob, task: Task, base_url: str, key: str, instruction
     Raises:
         HarnessError
     """
-    return _launch(IN_IMAGES, job, task, base_url, key, instruction)
-
-
-def _launch(presets: Mapping[str, Preset], job: RLJob, task: Task, base_url: str, key: str, instruction: Path) -> Launch:
-    preset = presets.get(job.spec.harness.preset)
-    if preset is None:
-        raise HarnessError(f"spec.harness.preset is {job.spec.harness.preset!r}; there are {', '.join(presets)}")
-    started = preset(job, task, base_url, key)
-    common = {
-        "TIDEMILL_BASE_URL": base_url,
-        "TIDEMILL_API_KEY": key,
-        "TIDEMILL_MODEL": MODEL,
-        "TIDEMILL_INSTRUCTION_FILE": INSTRUCTION,
-        "TIDEMILL_TASK": task.name,
-    }
-    environment = {**dict(task.environment), **common, **started.environment, **job.spec.harness.env}
-    return Launch(started.command, environment, started.programs, {INSTRUCTION: instruction, **started.files})
+    start = Start(job, task, base_url, key)
+    return _complete(start, _preset(job).launch_in_image(start), instruction)
 
 
 def check(job: RLJob, in_image: bool = False) -> Launch:
     """A launch as every execution will have it. Raises `HarnessError` now for what would fail at each."""
+    lacking = next(cramped(job.spec), None)
+    if lacking is not None:
+        raise HarnessError(str(lacking))
     folder = Path("/")
     started = launch_in_image if in_image else launch
     return started(job, Task("check", folder, "check"), "http://127.0.0.1", "key", folder / "instruction.md")
 
 
-def _react(job: RLJob, task: Task, base_url: str, key: str) -> Launch:
-    return Launch((interpreter(), "-I", "-S", REACT), {}, files={REACT: Path(react.__file__).resolve()})
+def identify_of(harness: str) -> Identify:
+    """Who calls, by the rule of this preset; one that is not known (a newer conductor's) has the wire's own."""
+    preset = PRESETS.get(harness)
+    return identify if preset is None else preset.identify
 
 
-def _react_in_image(job: RLJob, task: Task, base_url: str, key: str) -> Launch:
-    return Launch(("python3", "-I", "-S", REACT), {}, files={REACT: Path(react.__file__).resolve()})
+def _preset(job: RLJob) -> Preset:
+    preset = PRESETS.get(job.spec.harness.preset)
+    if preset is None:
+        raise HarnessError(f"spec.harness.preset is {job.spec.harness.preset!r}; there are {', '.join(PRESETS)}")
+    return preset
 
 
-def _mini_swe_agent(job: RLJob, task: Task, base_url: str, key: str) -> Launch:
-    """The console script `mini` as PyPI has it. Measured: 3.5 s of CPU time and 210 MB to start, nearly all for importing LiteLLM."""
-    script = Path(sys.prefix) / "bin" / "mini"
-    package = importlib.util.find_spec("minisweagent")
-    if package is None or package.origin is None or not script.is_file():
-        raise HarnessError(f"spec.harness.preset is mini-swe-agent, but {script} is missing; pip install 'tidemill[tasks]'")
-    configuration = Path(package.origin).parent / "config" / "mini.yaml"  # by its whole path: one in the work folder would win
-    command = (str(script), "-c", str(configuration), *_mini_options(task))
-    return Launch(command, _mini_environment(base_url, key), programs=environment_folders())
-
-
-def _mini_swe_agent_in_image(job: RLJob, task: Task, base_url: str, key: str) -> Launch:
-    """The image must have `mini`, and its package where `python3` finds it: it knows the way to its own configuration."""
-    find = "import importlib.util as u, os; print(os.path.join(os.path.dirname(u.find_spec('minisweagent').origin), 'config', 'mini.yaml'))"
-    command = ("sh", "-c", f'configuration=$(python3 -I -c "{find}") && exec mini -c "$configuration" "$@"', "mini", *_mini_options(task))
-    return Launch(command, _mini_environment(base_url, key))
-
-
-def _mini_options(task: Task) -> tuple[str, ...]:
-    limits = ("-c", f"agent.step_limit={MINI_STEPS}", "-c", "agent.cost_limit=0")
-    return (*limits, "-m", f"openai/{MODEL}", "-t", task.instruction, "-y", "--exit-immediately", "-o", "/logs/agent/trajectory.json")
-
-
-def _mini_environment(base_url: str, key: str) -> dict[str, str]:
-    return {
-        "OPENAI_API_KEY": key,
-        "OPENAI_BASE_URL": f"{base_url}/v1",
-        "MSWEA_CONFIGURED": "true",
-        "MSWEA_COST_TRACKING": "ignore_errors",
-        "MSWEA_SILENT_STARTUP": "1",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # no look for a price list on the network at import
+def _complete(start: Start, started: Launch, instruction: Path) -> Launch:
+    common = {
+        "TIDEMILL_BASE_URL": start.base_url,
+        "TIDEMILL_API_KEY": start.key,
+        "TIDEMILL_MODEL": MODEL,
+        "TIDEMILL_INSTRUCTION_FILE": INSTRUCTION,
+        "TIDEMILL_TASK": start.task.name,
     }
-
-
-def _generic(job: RLJob, task: Task, base_url: str, key: str) -> Launch:
-    """Any program of this machine or, on a cluster, of the image: {instruction} in an argument stands for the task's text."""
-    harness = job.spec.harness
-    if not harness.command:
-        raise HarnessError("spec.harness.preset is generic, but spec.harness.command is empty; write the program and its arguments")
-    environment = {
-        "OPENAI_API_KEY": key,
-        "OPENAI_BASE_URL": f"{base_url}/v1",
-        "ANTHROPIC_AUTH_TOKEN": key,
-        "ANTHROPIC_BASE_URL": base_url,
-    }
-    return Launch(tuple(word.replace("{instruction}", task.instruction) for word in harness.command), environment)
-
-
-Preset = Callable[[RLJob, Task, str, str], Launch]
-
-PRESETS: dict[str, Preset] = {"react": _react, "mini-swe-agent": _mini_swe_agent, "generic": _generic}
-IN_IMAGES: dict[str, Preset] = {"react": _react_in_image, "mini-swe-agent": _mini_swe_agent_in_image, "generic": _generic}
+    environment = {**dict(start.task.environment), **common, **started.environment, **start.job.spec.harness.env}
+    hold_seconds = _preset(start.job).hold_seconds
+    return Launch(started.command, environment, started.programs, {INSTRUCTION: instruction, **started.files}, hold_seconds)

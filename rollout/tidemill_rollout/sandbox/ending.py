@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill_rollout.sandbox.enter import SURROUNDINGS_FAILED
 from tidemill_rollout.sandbox.manifest import START_SECONDS
 
 Pod = dict[str, Any]
@@ -14,6 +15,7 @@ PULL_SECONDS = 60.0
 
 _HOPELESS = frozenset({"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
+_NOT_BEGUN = frozenset({"StartError", "ContainerCannotRun"})
 _OWN_DISK = ("ephemeral local storage usage", "local ephemeral storage", "Usage of EmptyDir")
 
 
@@ -23,6 +25,7 @@ class Over:
 
     broken: str = ""  # the infrastructure's doing
     stopped: str = ""  # a limit that the work broke
+    unstarted: bool = False  # broken before anything of the task ran
 
 
 def over(pod: Pod, age_seconds: float) -> Over | None:
@@ -59,7 +62,9 @@ def _failed(name: str, status: dict[str, Any]) -> Over:
             if ended.get("reason") == "OOMKilled" and kind == "containerStatuses":
                 return Over(stopped="memory: the kernel ended the whole sandbox at its limit")
             message = (ended.get("message") or "").strip()[-500:]
-            return Over(broken=f"pod {name}: container {state['name']} ended with {ended['exitCode']} ({ended.get('reason', '')}): {message}")
+            said = f"pod {name}: container {state['name']} ended with {ended['exitCode']} ({ended.get('reason', '')}): {message}"
+            unstarted = ended.get("reason") in _NOT_BEGUN if kind == "containerStatuses" else ended["exitCode"] != SURROUNDINGS_FAILED
+            return Over(broken=said, unstarted=unstarted)
     return Over(broken=f"pod {name} failed{_condition(status, 'DisruptionTarget')}")
 
 
@@ -70,11 +75,11 @@ def _not_started(name: str, status: dict[str, Any], age_seconds: float) -> Over 
             reason = (state["state"].get("waiting") or {}).get("reason", "")
             said = f"container {state['name']}: {reason}: {(state['state'].get('waiting') or {}).get('message', '')[:500]}"
             if reason in _HOPELESS or (reason in _PULL and age_seconds > PULL_SECONDS):
-                return Over(broken=f"pod {name} cannot start: {said}")
+                return Over(broken=f"pod {name} cannot start: {said}", unstarted=True)
             waiting = waiting or (said if reason and reason != "PodInitializing" else "")
     if age_seconds > START_SECONDS and not started({"status": status}):
         why = waiting or _condition(status, "PodScheduled", "False").lstrip(": ") or "no reason is known"
-        return Over(broken=f"pod {name} has not started within {START_SECONDS:g} s: {why}")
+        return Over(broken=f"pod {name} has not started within {START_SECONDS:g} s: {why}", unstarted=True)
     return None
 
 

@@ -1,21 +1,23 @@
 """The program inside sandbox pods: `prepare` lays out what the gateway hands over, `work` runs one command on it and brings back what is left.
 
-One file, standard library only, Python 3.8 or later: `prepare` runs in an init container of the product's image and leaves a copy of this file
-where the task's image finds it; `seed` and `work` run there. Exit status of `work`: 0 the result was delivered, whatever the command did;
-75 the surroundings failed, and the last line says how. Variables: TIDEMILL_SANDBOX_URL (`http://.../x/EXECUTION`), TIDEMILL_SANDBOX_KEY,
-TIDEMILL_SANDBOX_SECONDS (how long the task's files are asked for).
+Standard library only, Python 3.8 or later: `prepare` runs in an init container of the product's image and leaves a copy of this file, and of
+`relay.py`, where the task's image finds them; `seed` and `work` run there. Exit status of `work`: 0 the result was delivered, whatever the
+command did; 75 the surroundings failed, and the last line says how. Variables: TIDEMILL_SANDBOX_URL (`http://.../x/EXECUTION`),
+TIDEMILL_SANDBOX_KEY, TIDEMILL_SANDBOX_SECONDS (how long the task's files are asked for).
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib
 import io
 import json
 import os
 import select
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -44,6 +46,10 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SURROUNDINGS_FAILED = 75
 
 
+RELAY = "127.0.0.1:0"
+"""Where the order says that the gateway is: the way there opens on a port that is free in the pod."""
+
+
 class Order(TypedDict):
     """What to run, and how much of it."""
 
@@ -56,6 +62,7 @@ class Order(TypedDict):
     memory_bytes: int
     processes: int
     output_bytes: int
+    hold: float  # seconds that the command may wait for an answer of which nothing is heard; 0: there is no way to the gateway
     until: float  # of the monotonic clock; `prepare` writes it
 
 
@@ -102,6 +109,8 @@ def work() -> None:
         order = json.load(file)
     _seclude()
     signal.signal(signal.SIGTERM, _give_up)
+    if order["hold"]:
+        _open_way(order)
     os.makedirs("/tmp/home", exist_ok=True)
     seconds = min(order["seconds"] or sys.maxsize, max(0.0, order["until"] - time.monotonic()))
     report, output = run(order, _environment(order["environment"]), PLACES["app"], seconds)
@@ -120,6 +129,21 @@ def work() -> None:
             raise said(status, text)
 
     insist(attempt, order["until"] + UPLOAD_SECONDS)
+
+
+def _open_way(order: Order) -> None:
+    """To the gateway, and tell the command where."""
+    sys.path.insert(0, ENTRY)
+    address = urllib.parse.urlsplit(os.environ["TIDEMILL_SANDBOX_URL"])
+
+    def connect() -> socket.socket:
+        far = socket.create_connection((address.hostname or "", address.port or 80), CALL_SECONDS)
+        far.settimeout(None)
+        return far
+
+    opened = "127.0.0.1:{}".format(importlib.import_module("relay").start(0, connect, order["hold"]))
+    order["command"] = [word.replace(RELAY + "/", opened + "/") for word in order["command"]]
+    order["environment"] = {name: value.replace(RELAY + "/", opened + "/") for name, value in order["environment"].items()}
 
 
 def run(order: Order, environment: dict[str, str], folder: str, seconds: float) -> tuple[Report, bytes]:

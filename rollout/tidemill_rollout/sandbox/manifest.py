@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tidemill.wire.shards import address_of, addresses
 from tidemill_rollout.sandbox.enter import ENTRY, PLACES, SEED, UPLOAD_SECONDS
 from tidemill_rollout.sandbox.template import Manifest, merged
 
@@ -182,7 +183,7 @@ def _container(name: str, settings: PodSettings, image: str, command: list[str],
 def _door(settings: PodSettings, errand: Errand) -> list[Manifest]:
     """The only way out, and the key to it."""
     return [
-        {"name": "TIDEMILL_SANDBOX_URL", "value": f"{settings.gateway_url.rstrip('/')}/x/{errand.door}"},
+        {"name": "TIDEMILL_SANDBOX_URL", "value": f"{address_of(errand.door, addresses(settings.gateway_url))}/x/{errand.door}"},
         {"name": "TIDEMILL_SANDBOX_KEY", "value": errand.key},
     ]
 

@@ -20,15 +20,17 @@ LOGS_BYTES = 64 * 2**20
 
 def harness_order(task: Task, launch: Launch, limits: Limits) -> Order:
     seconds = 0.0 if math.isinf(task.agent_seconds) else task.agent_seconds
-    return _order(launch.command, dict(launch.environment), seconds, ["app", "logs"], WORK_BYTES, limits)
+    return _order(launch.command, dict(launch.environment), seconds, ["app", "logs"], WORK_BYTES, limits, launch.hold_seconds)
 
 
 def evaluator_order(task: Task, limits: Limits) -> Order:
     environment = dict((*task.environment, *task.verifier_environment))
-    return _order(("bash", f"{TESTS}/test.sh"), environment, task.verifier_seconds, ["logs"], LOGS_BYTES, limits)
+    return _order(("bash", f"{TESTS}/test.sh"), environment, task.verifier_seconds, ["logs"], LOGS_BYTES, limits, hold=0.0)
 
 
-def _order(command: tuple[str, ...], environment: dict[str, str], seconds: float, bring: list[str], bring_bytes: int, limits: Limits) -> Order:
+def _order(
+    command: tuple[str, ...], environment: dict[str, str], seconds: float, bring: list[str], bring_bytes: int, limits: Limits, hold: float
+) -> Order:
     return Order(
         command=list(command),
         environment=environment,
@@ -39,5 +41,6 @@ def _order(command: tuple[str, ...], environment: dict[str, str], seconds: float
         memory_bytes=int(limits.memory_bytes * MEMORY_SHARE),
         processes=limits.processes,
         output_bytes=limits.output_bytes,
+        hold=hold,
         until=0.0,
     )

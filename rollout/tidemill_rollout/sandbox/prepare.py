@@ -1,7 +1,7 @@
 """The first program of a sandbox pod, in an init container of the product's image: fetches what the gateway hands over and lays it out.
 
-It leaves `enter.py` and the order where the task's image finds them. Variables as in `enter.py`, and TIDEMILL_SANDBOX_SECONDS: how long the
-task's files are asked for.
+It leaves `enter.py`, `relay.py` and the order where the task's image finds them. Variables as in `enter.py`, and TIDEMILL_SANDBOX_SECONDS:
+how long the task's files are asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from tidemill_rollout.sandbox import enter
+from tidemill_rollout.sandbox import enter, relay
 from tidemill_rollout.sandbox.enter import ENTRY, ORDER, PLACES, SECONDS_HEADER, SURROUNDINGS_FAILED, Order, SurroundingsFailed
 
 
@@ -32,7 +32,8 @@ def main() -> int:
 
 def prepare(deadline: float) -> None:
     """Raises `SurroundingsFailed`: the gateway says no, or is away for too long."""
-    shutil.copyfile(enter.__file__, f"{ENTRY}/enter.py")
+    for program in (enter.__file__, relay.__file__):
+        shutil.copy(program, ENTRY)
     enter.insist(_fetch, deadline)
 
 

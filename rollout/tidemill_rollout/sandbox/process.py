@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tidemill.local.parent import die_with_parent
 from tidemill.telemetry.logs import Log
-from tidemill_rollout.sandbox import bubblewrap, cgroup, doorway, exposed, inside, mounts, namespaces, tree
+from tidemill_rollout.sandbox import bubblewrap, cgroup, doorway, exposed, inside, mounts, namespaces, relay, tree
 
 log = Log(__name__)
 
@@ -67,6 +67,7 @@ class Launch:
     environment: Mapping[str, str]  # all of it: nothing is inherited
     programs: tuple[Path, ...] = ()  # folders it needs, shown read-only at the paths they have outside
     files: Mapping[str, Path] = field(default_factory=dict)  # path inside -> path outside, shown read-only
+    hold_seconds: float = relay.HOLD_SECONDS  # so long it may wait for an answer of which nothing is heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +259,7 @@ class ProcessSandbox:
             },
             "port": int(address.rsplit(":", 1)[1]) if address else 0,
             "socket": f"{mounts.RUN}/gateway.sock" if address else "",
+            "hold": launch.hold_seconds,
             "sweep": self._unsafe,
         }
         environment = {
@@ -338,7 +340,8 @@ class ProcessSandbox:
         (self._folder / "etc" / "passwd").write_text(_PASSWD.format(uid=bubblewrap.UID, home=mounts.HOME))
         (self._folder / "etc" / "group").write_text(_GROUP.format(uid=bubblewrap.UID))
         (self._folder / "etc" / "hosts").write_text(_HOSTS)
-        shutil.copyfile(inside.__file__, self._folder / "run" / "inside.py")
+        for program in (inside.__file__, relay.__file__):
+            shutil.copy(program, self._folder / "run")
 
     def _find_maker(self, programs: tuple[Path, ...]) -> str | None:
         complaints = []

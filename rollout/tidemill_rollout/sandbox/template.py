@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tidemill.api import template
+from tidemill.api.template import Misshapen
+
 Manifest = dict[str, Any]
 
 WHERE = "spec.sandbox.template"
-
-_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "imagePullSecrets": "name",
-    "resourceClaims": "name",
-    "claims": "name",
-    "volumeMounts": "mountPath",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-}
-"""Lists of the pod API that merge by a key (its patchMergeKey). All others are replaced whole."""
 
 _FIXED = ("restartPolicy", "automountServiceAccountToken", "enableServiceLinks", "activeDeadlineSeconds", "serviceAccountName", "serviceAccount")
 _FORBIDDEN = ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "ephemeralContainers")
@@ -40,7 +29,10 @@ def merged(pod: Manifest, fragment: Manifest) -> Manifest:
     unknown = sorted(set(fragment) - {"metadata", "spec"})
     if unknown:
         raise SandboxRefused(f"{WHERE}.{unknown[0]}: unknown field; a template has metadata and spec, as a pod has")
-    result: Manifest = _merge(pod, fragment, WHERE)
+    try:
+        result: Manifest = template.merged(pod, fragment, WHERE)
+    except Misshapen as cause:
+        raise SandboxRefused(str(cause)) from cause
     for kind in ("containers", "initContainers"):  # sidecars are confined as we are, unless they say otherwise
         for container in result["spec"].get(kind, ()):
             confined = pod["spec"]["containers"][0]["securityContext"]
@@ -117,29 +109,3 @@ def _of_context(context: Manifest, built: Manifest, where: str, fixed: tuple[str
         yield f"{where}: a sandbox does not run as root; remove it from the template"
     if (context.get("seccompProfile") or {}).get("type") == "Unconfined":
         yield f"{where}.seccompProfile: opens the sandbox; remove it from the template"
-
-
-def _merge(base: Any, patch: Any, where: str) -> Any:
-    if not isinstance(base, dict):
-        return patch
-    if not isinstance(patch, dict):
-        raise SandboxRefused(f"{where}: must be a mapping")
-    result = dict(base)
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        elif key in _KEYS:
-            result[key] = _merge_list(result.get(key, []), value, _KEYS[key], f"{where}.{key}")
-        else:
-            result[key] = _merge(result[key], value, f"{where}.{key}") if key in result else value
-    return result
-
-
-def _merge_list(base: list[Manifest], patch: Any, key: str, where: str) -> list[Manifest]:
-    if not isinstance(patch, list) or not all(isinstance(entry, dict) and key in entry for entry in patch):
-        raise SandboxRefused(f"{where}: must be a list of mappings with {key}")
-    result = {entry[key]: entry for entry in base}
-    for entry in patch:
-        name = entry[key]
-        result[name] = _merge(result[name], entry, f"{where}[{name}]") if name in result else entry
-    return list(result.values())

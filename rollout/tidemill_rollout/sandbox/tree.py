@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -81,6 +82,39 @@ def open_up(folder: Path) -> None:
         pass
     finally:
         os.close(descriptor)
+
+
+def digest(folder: Path, most_bytes: int) -> str:
+    """Of the names, kinds and contents below `folder`, which nobody changes meanwhile. "" where that is more than `most_bytes`, or cannot be read."""
+    running = hashlib.blake2b(digest_size=16)
+    left = most_bytes
+    waiting = [""]
+    try:
+        while waiting:
+            inside = waiting.pop()
+            for name, status in sorted(_entries(f"{folder}/{inside}"), key=lambda entry: entry[0]):
+                path = f"{inside}/{name}"
+                size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+                left -= INODE_BYTES + size
+                if left < 0:
+                    return ""
+                running.update(f"{path}\0{status.st_mode:o} {size}\0".encode(errors="surrogateescape"))
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(path)
+                elif stat.S_ISLNK(status.st_mode):
+                    running.update(os.readlink(f"{folder}/{path}").encode(errors="surrogateescape"))
+                elif stat.S_ISREG(status.st_mode):
+                    with open(f"{folder}/{path}", "rb") as file:
+                        while chunk := file.read(2**20):
+                            running.update(chunk)
+    except OSError:
+        return ""
+    return f"blake2b:{running.hexdigest()}"
+
+
+def digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"blake2b:{hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()}"
 
 
 async def copy(source: Path, target: Path, seconds: float = 300.0, ours: bool = False) -> None:

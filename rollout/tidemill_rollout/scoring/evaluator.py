@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from tidemill_rollout.sandbox.mounts import LOGS, TESTS
 from tidemill_rollout.sandbox.process import Launch, ProcessSandbox
 from tidemill_rollout.scoring.reward import RewardError, read_reward
 from tidemill_rollout.tasks.source import Task
+
+DIGEST_BYTES = 256 * 2**20
+"""Work of more is not read for its digest: that would take longer than a second."""
 
 
 class EvaluatorFailed(Exception):
@@ -21,12 +25,15 @@ class Evaluation:
     score: float
     reason: str  # what it rests on, for people
     seconds: float
+    valid: bool = True  # False: there was nothing that could be judged. The score counts, but what led to it is not trained
+    digest: str = ""  # of the work that was judged; "" where that is too large to be read
 
 
 async def evaluate(sandbox: ProcessSandbox, task: Task, work: Path, logs: Path, folder: Path) -> Evaluation:
     """Score `work`. `logs` are the harness's, which tests may read; `folder` is made anew and takes the copy, the tests' logs and their output.
 
     Work that the harness left in a shape that cannot be copied is worth nothing: it is a zero, or a policy could have its bad scores dropped.
+    The harness may have been ended by its time-out: what exists is judged.
 
     Raises:
         EvaluatorFailed: the tests ran out of time, broke a limit or wrote no valid reward; or this machine could not copy the work.
@@ -38,7 +45,8 @@ async def evaluate(sandbox: ProcessSandbox, task: Task, work: Path, logs: Path, 
     except (tree.TreeError, OSError) as problem:
         raise EvaluatorFailed(f"task {task.name}: the work could not be copied: {problem}") from problem
     if unusable:
-        return Evaluation(0.0, f"the work cannot be evaluated: {unusable}", 0.0)
+        return Evaluation(0.0, f"the work cannot be evaluated: {unusable}", 0.0, valid=False)
+    digest = await asyncio.to_thread(tree.digest, folder / "work", DIGEST_BYTES)  # before the tests can change it
     launch = Launch(
         command=("bash", f"{TESTS}/test.sh"),
         environment=dict((*task.environment, *task.verifier_environment)),
@@ -55,7 +63,7 @@ async def evaluate(sandbox: ProcessSandbox, task: Task, work: Path, logs: Path, 
         raise EvaluatorFailed(
             f"task {task.name}: tests ended with exit code {ended.exit_code}: {problem}; their output ends with {ended.tail[-300:]!r}"
         ) from problem
-    return Evaluation(score, f"tests ended with exit code {ended.exit_code}", ended.seconds)
+    return Evaluation(score, f"tests ended with exit code {ended.exit_code}", ended.seconds, digest=digest)
 
 
 async def _copy(work: Path, target: Path, removable: bool) -> str:

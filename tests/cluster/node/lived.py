@@ -106,7 +106,7 @@ class ClusterJob:
         file = self.work / "metrics.jsonl" if self.work else None
         return list(read_events(file)) if file and file.exists() else []
 
-    def wait_for[T](self, what: str, look: Callable[[], T], seconds: float = 180.0) -> T:
+    def wait_for[T](self, what: str, look: Callable[[], T], seconds: float = 300.0) -> T:
         """The first true answer of `look`; when there is none in time, the test fails and tells everything that may explain it."""
         deadline = time.monotonic() + seconds
         while not (found := look()):

@@ -13,7 +13,7 @@ from typing import Any
 from tests.cluster.access import KubectlFailed
 from tests.cluster.node.installation import NAMESPACE, OPERATOR, RELEASE
 from tests.cluster.node.lived import ClusterJob, manifest
-from tests.cluster.node.strikes import Strike, agent, another, leases_of, live_calls, processes_of, ready, remove, send, strike
+from tests.cluster.node.strikes import Strike, agent, another, leases_of, live_calls, processes_of, ready, remove, send, strike, try_to_strike
 from tidemill.cli.main import main
 from tidemill.telemetry.events import FlipEnded
 from tidemill.wire.cell import Role
@@ -21,6 +21,7 @@ from tidemill.wire.cell import Role
 CELLS = ("cell-0", "cell-1", "cell-2")
 PODS = tuple(f"tiny-{cell}-0" for cell in CELLS)
 BURSTS_WITHOUT_API_SERVER = 2
+MOST_TRIES = 5
 
 PROBE = """
 import concurrent.futures, json, os, socket, sys
@@ -126,9 +127,16 @@ def kill_a_cell_in_rollout(job: ClusterJob) -> Strike:
 
 
 def kill_a_cell_in_mid_step(job: ClusterJob) -> Strike:
+    """Left to itself the core is soon done with what is ready, and the satellite is not needed: so there is much to do at once."""
     pod, uid = "tiny-cell-1-0", job.uid("tiny-cell-1-0")
-    pin(job, "Training", "cell-1")  # left to itself it would rarely be needed there
-    struck = strike(job, "cell in mid-step", pod, lambda: leases_of(job, "cell-1"))
+    struck = None
+    for _ in range(MOST_TRIES):
+        gather_groups(job)
+        pin(job, "Training", "cell-1")
+        pin(job, None, "cell-0", "cell-2")
+        if struck := try_to_strike(job, "cell in mid-step", pod, lambda: leases_of(job, "cell-1"), seconds=60.0):
+            break
+    assert struck is not None, f"the satellite was never seen in mid-step\n{job.story()}"
     pin(job, None, "cell-1")
     remove(job, pod)
     another(job, pod, uid)
@@ -168,6 +176,29 @@ def kill_the_conductor(job: ClusterJob) -> Strike:
     return struck
 
 
+def evict_a_cell(job: ClusterJob) -> str:
+    """As a drain of its node does. What its agent was last heard to do."""
+    pod = "tiny-cell-2-0"
+    uid = job.uid(pod)
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": job.namespace}}
+    path = f"/api/v1/namespaces/{job.namespace}/pods/{pod}/eviction"
+
+    def evicted() -> bool:
+        try:
+            job.kubectl("create", f"--raw={path}", "--filename=-", input=json.dumps(eviction))
+        except KubectlFailed as refusal:
+            if "disruption budget" in str(refusal):  # until the controller has counted the pods that have just come
+                return False
+            raise
+        return True
+
+    job.wait_for("the eviction is granted", evicted, 60)
+    job.note(f"{pod} is evicted")
+    phase = job.wait_for("its agent hands over", lambda: (now := job.get("gpucell", "tiny-cell-2")["status"]["phase"]) == "Leaving" and now, 60)
+    another(job, pod, uid)
+    return str(phase)
+
+
 def kill_the_leader(job: ClusterJob) -> tuple[str, str]:
     """The operator that led, and the one that leads after it was killed."""
     before = leader(job)
@@ -199,8 +230,7 @@ def suspend_and_resume(job: ClusterJob) -> Pause:
 
 def without_api_server_and_operators(job: ClusterJob) -> Outage:
     """Groups are ready for some bursts, for nothing new can be started. Then the conductor decides alone."""
-    pin(job, "Rollout", *CELLS)
-    job.wait_for("groups are ready for four steps", lambda: job.number("SELECT COUNT(*) FROM groups WHERE state IN ('Ready', 'Assigned')") >= 8, 300)
+    gather_groups(job)
     pin(job, None, *CELLS)
     job.wait_for("the conductor knows that nothing is pinned any more", lambda: not job.query("SELECT 1 FROM constraints WHERE pinned <> ''"), 60)
     operators = [process for pod in operator_pods(job) for process in processes_of(job.cluster, pod["metadata"]["uid"])]
@@ -224,6 +254,12 @@ def without_api_server_and_operators(job: ClusterJob) -> Outage:
     job.wait_for("the objects say what was granted meanwhile", lambda: epochs_written(job) == epochs_granted(job))
     job.note("the operator mirrors what was granted")
     return Outage(began, over, bursts, flips)
+
+
+def gather_groups(job: ClusterJob) -> None:
+    """With all cells in rollout nothing is trained, and groups gather until all that was dispatched ahead is done."""
+    pin(job, "Rollout", *CELLS)
+    job.wait_for("groups are ready for four steps", lambda: job.number("SELECT COUNT(*) FROM groups WHERE state IN ('Ready', 'Assigned')") >= 8, 400)
 
 
 def operator_pods(job: ClusterJob) -> list[dict[str, Any]]:

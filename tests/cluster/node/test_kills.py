@@ -30,6 +30,7 @@ class Lived:
     job: ClusterJob
     steps: int
     strikes: dict[str, Strike]
+    evicted: str
     leaders: tuple[str, str]
     pause: Pause
     outage: Outage
@@ -41,12 +42,13 @@ def lived(cluster: Cluster, installed: str) -> Lived:
     job.submit(manifest())
     sequence.start(job)
     strikes = {strike.point: strike for strike in (kill(job) for kill in KILLS)}
+    evicted = sequence.evict_a_cell(job)
     leaders = sequence.kill_the_leader(job)
     pause = sequence.suspend_and_resume(job)
     outage = sequence.without_api_server_and_operators(job)
     sequence.restart_etcd(job)
     sequence.stop_and_start_a_node(job)
-    return Lived(job, sequence.finish(job), strikes, leaders, pause, outage)
+    return Lived(job, sequence.finish(job), strikes, evicted, leaders, pause, outage)
 
 
 def test_its_stores_are_sound(lived: Lived) -> None:
@@ -65,6 +67,10 @@ def test_what_a_killed_trainer_held_was_computed_again(lived: Lived) -> None:
 def test_without_api_server_and_operators_cells_flip_on(lived: Lived) -> None:
     assert lived.outage.bursts >= BURSTS_WITHOUT_API_SERVER
     assert Counter(lived.outage.flips).keys() == {Role.TRAINING, Role.ROLLOUT}
+
+
+def test_a_cell_that_is_evicted_hands_over_before_it_ends(lived: Lived) -> None:
+    assert lived.evicted == "Leaving"
 
 
 def test_another_operator_leads_when_the_leader_is_killed(lived: Lived) -> None:

@@ -22,7 +22,7 @@ CELLS = ("cell-0", "cell-1", "cell-2")
 EPOCH = 2
 MICRO_STEPS = 4
 
-SEQUENCE = Sequence("g1-0", (1, 2), (False, True), (0.0, -0.5), (0, 0), (0.0, 0.25))
+SEQUENCE = Sequence("g1-0", (1, 2), (False, True), (-0.5,), (0,), (0.25,))
 
 
 def open_step(db: Database, step: int) -> None:

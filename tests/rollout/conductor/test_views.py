@@ -28,8 +28,8 @@ async def test_probes_and_metrics_are_open_to_everybody_and_tell_the_numbers_of_
             assert answer.status == 200
         async with job.session.get(f"http://127.0.0.1:{job.port}/metrics") as answer:
             text = await answer.text()
-        assert 'tidemill_executions_terminated_total{job="tiny"} 16\n' in text
-        assert 'tidemill_groups{state="Trained"} 8\n' in text
+        assert 'tidemill_executions_terminated_total{job="tiny"} 16.0\n' in text
+        assert 'tidemill_groups{job="tiny",state="Trained"} 8.0\n' in text
 
 
 async def test_who_is_not_of_this_job_is_refused_by_name(tmp_path: Path) -> None:

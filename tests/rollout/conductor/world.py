@@ -78,6 +78,8 @@ class Ended:
 class Score:
     score: float | None
     reason: str = "tests ended"
+    valid: bool = True
+    digest: str = "blake2b:00"
 
 
 def turn(execution: str, attempt: int, name: str = "t1", parent: str = "", version: int = 0) -> Turn:
@@ -93,6 +95,7 @@ class Sandboxes:
     behave: Callable[[str, int], Ended | None] = lambda execution, attempt: None
     score: Callable[[str, int], float | None] = lambda execution, attempt: float(execution[-1] == "0")
     crashes: dict[str, int] = field(default_factory=dict)  # execution -> evaluations that crash
+    nothing_to_judge: frozenset[str] = frozenset()
     gate: asyncio.Event = field(default_factory=asyncio.Event)  # harnesses wait for it
     runs: list[tuple[str, int]] = field(default_factory=list)
     seconds: Callable[[str], float] = lambda execution: 0.002
@@ -123,7 +126,10 @@ class Sandboxes:
         if self.crashes.get(execution, 0) > 0:
             self.crashes[execution] -= 1
             raise EvaluatorCrashed("tests wrote no reward")
-        return Score(self.score(execution, attempt))
+        return Score(self.score(execution, attempt), valid=execution not in self.nothing_to_judge)
+
+    def work(self, execution: str, attempt: int) -> str:
+        return f"executions/{execution}/{attempt}/work"
 
     async def discard(self, execution: str, attempt: int) -> None:
         self.discarded.append((execution, attempt))
@@ -340,11 +346,11 @@ class Agent:
 
 
 class World:
-    def __init__(self, folder: Path, how: Settings, tasks: tuple[str, ...], held_out: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, how: Settings, tasks: tuple[str, ...], held_out: tuple[str, ...], sandboxes: Sandboxes) -> None:
         self.folder = folder
         self.how = how
         self.place = Place(folder, tasks, held_out, cores_shared=True, credential=TOKEN)
-        self.sandboxes = Sandboxes()
+        self.sandboxes = sandboxes
         self.agents: list[Agent] = []
         self.trainers: dict[str, Trainer] = {}
         self.training: dict[str, asyncio.Task[None]] = {}
@@ -430,11 +436,15 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def world(
-    folder: Path, how: Settings, tasks: tuple[str, ...] = ("one", "two", "three"), held_out: tuple[str, ...] = ()
+    folder: Path,
+    how: Settings,
+    tasks: tuple[str, ...] = ("one", "two", "three"),
+    held_out: tuple[str, ...] = (),
+    sandboxes: Sandboxes | None = None,
 ) -> AsyncIterator[World]:
     (folder / "trajectories").mkdir()
     (folder / "checkpoints").mkdir()
-    self = World(folder, how, tasks, held_out)
+    self = World(folder, how, tasks, held_out, sandboxes or Sandboxes())
     self.port = free_port()
     runners, running = [], []
     async with aiohttp.ClientSession() as session:

@@ -11,7 +11,7 @@ import pytest
 from tests.rollout.gateway.world import TOKEN, until, world
 from tidemill.wire.engine import Sampling
 from tidemill.wire.gateway import OpenExecution
-from tidemill_rollout.gateway import executions, server
+from tidemill_rollout.gateway import executions, receiving
 
 BODY = {"messages": [{"role": "user", "content": "go"}]}
 CHAT = "/x/e1/v1/chat/completions"
@@ -87,7 +87,7 @@ async def test_a_flood_is_told_to_come_again_and_never_429(tmp_path: Path, monke
 
 
 async def test_a_body_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(receiving, "MAX_BODY_BYTES", 1000)
     body = {"messages": [{"role": "user", "content": "x" * 2000}]}
     async with world(tmp_path) as w, w.post("/x/e1/v1/messages", body, key="key-of-e1") as response:
         assert response.status == 413
@@ -100,7 +100,7 @@ async def test_health_and_metrics_need_no_key(tmp_path: Path) -> None:
         async with w.session.get(w.url + "/healthz") as response:
             assert response.status == 200
         async with w.session.get(w.url + "/metrics") as response:
-            assert "tidemill_gateway_calls_total 1\n" in await response.text()
+            assert 'tidemill_gateway_calls_total{job="tiny"} 1.0\n' in await response.text()
 
 
 async def test_a_key_of_any_bytes_is_a_wrong_key(tmp_path: Path) -> None:

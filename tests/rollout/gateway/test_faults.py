@@ -17,6 +17,7 @@ from tests.rollout.gateway.world import TOKEN, ScriptedConductor, ScriptedEngine
 from tidemill.wire.engine import Sampling
 from tidemill.wire.gateway import Closed, Drain, GatewayClient, OpenExecution, Route
 from tidemill.wire.http import Refused, Unreachable
+from tidemill_rollout.gateway.executions import FORGOTTEN_SECONDS
 
 BODY = {"messages": [{"role": "user", "content": "go"}]}
 
@@ -110,6 +111,21 @@ async def test_close_cancels_what_is_under_way_and_the_key_is_dead(tmp_path: Pat
         await until(lambda: len(engine.left) == 1)
         async with w.post("/x/e1/v1/chat/completions", BODY, key="key-of-e1") as response:
             assert response.status == 404
+
+
+async def test_an_execution_that_nobody_closes_is_closed_long_after_its_deadline_and_its_turns_are_delivered(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        opened = w.opened("late")
+        await w.client.open(opened)
+        await w.ask("go", "late")
+        await w.now.gateway.close_forgotten()
+        assert w.now.gateway.knows("late")
+        w.now.gateway._clock = lambda: opened.deadline + FORGOTTEN_SECONDS + 1
+        await w.now.gateway.close_forgotten()
+        assert not w.now.gateway.knows("late")
+        assert [turn.execution for turn in w.turns] == ["late"]
+        assert await w.close("late") == Closed("late", 1)
+        assert w.now.journal.replay().turns == []
 
 
 async def test_a_new_attempt_takes_the_place_of_the_old_and_old_orders_have_no_effect(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from anthropic import AsyncAnthropic, BadRequestError
+from anthropic import AsyncAnthropic, AuthenticationError, BadRequestError, NotFoundError
 
 from tests.rollout.gateway.world import CHATML_WITH_TOOLS, World, text_of, tokens_of, until, world
 from tidemill.api.rljob import Tools
@@ -167,3 +167,99 @@ async def test_images_are_refused_in_the_shape_of_the_wire(tmp_path: Path) -> No
 async def test_claude_code_may_ask_for_its_greeting_without_a_key(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.session.head(f"{w.url}/x/e1/api/hello") as response:
         assert response.status == 200
+
+
+async def test_a_billing_line_is_dropped_from_the_front_of_a_text_and_the_rest_stays(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        for digest in ("a1", "b2"):
+            body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": digest}]}
+            body["system"] = f"x-anthropic-billing-header: cch={digest}\nBe brief."
+            async with w.post("/x/e1/v1/messages", body, key="key-of-e1") as response:
+                assert response.status == 200
+        await w.close()
+        assert {text_of(turn.context_ids).split("<|im_end|>")[0] for turn in w.turns} == {"<|im_start|>system\nBe brief."}
+
+
+async def test_an_image_in_a_tools_result_becomes_a_note_and_thoughts_of_others_are_dropped(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}
+        found = {"type": "tool_reference", "tool_name": "WebFetch"}
+        pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aaaa"}}
+        messages = [
+            {"role": "user", "content": "look"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": "of another model"},
+                    {"type": "redacted_thinking", "data": "xyz"},
+                    {"type": "tool_use", "id": "toolu_other", "name": "Read", "input": {"__unparsedToolInput": '{"path": "a'}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "toolu_other", "content": [image, {"type": "text", "text": "ok"}, found]}, pdf],
+            },
+        ]
+        await _complete(w, messages, stream=False)
+        await w.close()
+        given = text_of(w.turns[0].context_ids)
+        assert '```tool Read\n{"path": "a\n```' in given
+        assert "[image: the model reads text only]\nok\nThe tool WebFetch can be used now." in given
+        assert "[document: the model reads text only]<|im_end|>" in given
+        assert "xyz" not in given
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_cut_by_its_length_is_kept_and_gone_on_with(tmp_path: Path, stream: bool) -> None:
+    async with world(tmp_path, lambda prompt: "abcdef") as w:
+        first = await _complete(w, [{"role": "user", "content": "go"}], stream, max_tokens=3)
+        assert (first["stop_reason"], first["content"][0]["text"]) == ("max_tokens", "abc")
+        history = [{"role": "user", "content": "go"}, {"role": "assistant", "content": first["content"]}, {"role": "user", "content": "resume"}]
+        await _complete(w, history, stream)
+        await w.close()
+        assert w.turns[1].parent == w.turns[0].id
+
+
+async def test_what_is_asked_of_sampling_is_recorded_and_not_obeyed(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        fields = {"temperature": 0.2, "top_p": 0.5, "top_k": 5, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}
+        body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}], **fields, "tool_choice": {"type": "any"}}
+        async with w.post("/x/e1/v1/messages?beta=true", body, key="key-of-e1") as response:
+            assert response.status == 200
+        [request] = w.engines["cell-0"].requests
+        assert (request.sampling.temperature, request.sampling.top_p) == (1.0, 1.0)
+        await w.close()
+        assert w.turns[0].asked == {"temperature": 0.2, "top_p": 0.5, "top_k": 5, "reasoning_effort": "high"}
+
+
+async def test_errors_are_the_clients_own_exceptions(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        other = AsyncAnthropic(base_url=f"{w.url}/x/e1", api_key="another", max_retries=0)
+        with pytest.raises(AuthenticationError, match="this key"):
+            await other.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "a"}])
+        elsewhere = AsyncAnthropic(base_url=f"{w.url}/x/e2", api_key="key-of-e1", max_retries=0)
+        with pytest.raises(NotFoundError, match="e2 is not open"):
+            await elsewhere.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "a"}])
+        with pytest.raises(BadRequestError, match="max_tokens is 0"):
+            await anthropic(w).messages.create(model="m", max_tokens=0, messages=[{"role": "user", "content": "a"}])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_parallel_uses_have_ids_of_their_own_and_their_results_may_come_in_any_order(tmp_path: Path, stream: bool) -> None:
+    def say(prompt: str) -> str:
+        return "done" if "Result" in prompt else "Both.\n```tool bash\necho 1\n```\n```tool bash\necho 2\n```\nThen more."
+
+    async with world(tmp_path, say) as w:
+        first = await _complete(w, [{"role": "user", "content": "go"}], stream, tools=[BASH])
+        text, one, two = first["content"]
+        assert text["text"].split() == ["Both.", "Then", "more."]
+        assert (one["input"], two["input"]) == ({"command": "echo 1"}, {"command": "echo 2"})
+        assert one["id"] != two["id"]
+        results = [{"type": "tool_result", "tool_use_id": use["id"], "content": word} for use, word in ((two, "second"), (one, "first"))]
+        history = [{"role": "user", "content": "go"}, {"role": "assistant", "content": [text, one, two]}, {"role": "user", "content": results}]
+        await _complete(w, history, stream, tools=[BASH])
+        await w.close()
+        assert w.turns[1].parent == w.turns[0].id
+        given = text_of(w.turns[1].context_ids)
+        assert given.index("first") < given.index("second")
+        assert w.turns[1].given_by == ("tool", "tool")

@@ -132,7 +132,7 @@ def test_in_text_the_system_message_describes_the_tools_and_calls_are_shown_as_t
     shown = text_of(made.prompt([ASKED, Message("assistant", "Look.", calls=(call,)), Message("tool", "README", call_id="x")], (BASH,)))
     assert shown.startswith("<|im_start|>system\nYou can use these tools:\n\nbash: Run a command\n")
     assert 'assistant\nLook.\n```tool bash\n{"command": "ls"}\n```<|im_end|>\n<|im_start|>user\nResult of bash:\nREADME<|im_end|>' in shown
-    reading = made.read('Look.\n```tool bash\n{"command": "ls"}\n```', (BASH,))
+    reading = made.read(tokens_of('Look.\n```tool bash\n{"command": "ls"}\n```'), (BASH,))
     assert (reading.text, reading.calls) == ("Look.", (("bash", '{"command": "ls"}'),))
 
 

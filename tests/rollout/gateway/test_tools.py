@@ -1,6 +1,7 @@
 """The text tool protocol, and reading what was sampled."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -61,3 +62,29 @@ def test_a_call_that_is_nested_too_deep_to_be_read_is_text() -> None:
     fenced, tagged = f"```tool edit\n{deep}\n```", f'<tool_call>{{"name": "edit", "arguments": {deep} }}</tool_call>'
     assert read_fenced(fenced, (EDIT,)) == (fenced, ())
     assert read_tagged(tagged) == (tagged, ())
+
+
+def test_arguments_may_hold_the_end_tag_as_text() -> None:
+    arguments = '{"text": "<tool_call>{}</tool_call>"}'
+    assert read_tagged(f'<tool_call>{{"name": "edit", "arguments": {arguments}}}</tool_call>Done.') == ("Done.", (("edit", arguments),))
+
+
+@pytest.mark.parametrize(
+    "stutter",
+    [
+        '<tool_call>{"name": "bash", "a": ',
+        "<tool_call>{}}",
+        '<tool_call>{"name"}</tool_call>',
+        "```tool bash\nls\n",
+        "```tool nope\n{x\n```\n",
+        "<think>",
+    ],
+)
+def test_an_answer_that_stutters_is_read_at_once(stutter: str) -> None:
+    """A million characters, of which the square takes minutes."""
+    text = stutter * (1_000_000 // len(stutter))
+    started = time.process_time()
+    read_tagged(text)
+    read_fenced(text, (BASH, EDIT))
+    read_reasoning(text, opened=False)
+    assert time.process_time() - started < 20

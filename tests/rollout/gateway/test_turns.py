@@ -126,7 +126,7 @@ def test_whatever_is_continued_retried_or_forked_every_turn_has_exactly_the_toke
         asked = [*conversations[pick % len(conversations)], user(said)]
         answer = e.ask(asked, sampled, ends=ends)
         conversations.append([*asked, answer if named else echoed(answer)])
-        path = e.history.tokens(answer.signature)
+        path = list(e.history.tokens(answer.signature))
         whole = chatml.prompt(asked, ()) + tokens_of(sampled, ends)
         assert path == whole
     assert sum(len(turn.sampled_ids) for turn in e.records.values()) == sum(len(s[2]) + s[3] for s in steps)
@@ -139,3 +139,16 @@ def test_a_long_history_is_found_to_its_end(chatml: Renderer) -> None:
         messages.append(user(f"{n}"))
         messages.append(e.ask(messages, "answer"))
     assert e.history.place([*messages, user("more")], ()).after == messages[-1].signature
+
+
+def test_what_no_message_gives_away_is_found_by_its_tokens(chatml: Renderer) -> None:
+    """Two messages of a user merged into one, a thought quoted in the text: other messages, the same tokens."""
+    e = Execution(chatml)
+    one = e.ask([user("a")], "<think>hm</think>b")
+    two = e.ask([user("a"), one, user("c")], "d")
+    other = e.ask([user("a"), one, user("c")], "e")
+    prompt = chatml.prompt([user("a"), Message("assistant", "<think>hm</think>b"), user("c"), Message("assistant", "d"), user("f")], ())
+    assert e.history.deepest(prompt) == (two.signature, len(e.history.tokens(two.signature)), 2)
+    assert e.history.deepest(prompt, one.signature)[::2] == (two.signature, 1)
+    assert e.history.deepest(prompt, other.signature)[::2] == (other.signature, 0)
+    assert e.history.deepest(chatml.prompt([user("b")], ()))[::2] == ("", 0)

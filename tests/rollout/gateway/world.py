@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tidemill.api.rljob import Tools
 from tidemill.trajectory.records import Turn
-from tidemill.wire.engine import Generate, Sampled, Sampling
+from tidemill.wire.engine import Generate, Sampled, Sampling, read_generate
 from tidemill.wire.gateway import Closed, GatewayClient, GatewayState, OpenExecution, Route, Turns
 from tidemill_rollout.gateway.process import Running, Settings, running
 from tidemill_rollout.gateway.render import Renderer
@@ -93,7 +93,7 @@ class ScriptedEngine:
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         assert request.headers["Authorization"] == f"Bearer {TOKEN}"
-        generate = msgspec.json.decode(await request.read(), type=Generate)
+        generate = read_generate.decode(await request.read())
         self.requests.append(generate)
         if self.refuses:
             return web.Response(status=409, text="another epoch")
@@ -162,6 +162,7 @@ class World:
         self.model = model_folder(folder / "model", template)
         self.renderer = Renderer(self.model, tools)
         self.pulse_seconds = 15.0
+        self.max_length = 4096
         self.call_seconds = call_seconds
 
     @property
@@ -183,26 +184,32 @@ class World:
             socket=self.folder / "gateway.sock",
             conductor_url=self.conductor_url,
             credential=TOKEN,
-            max_length=4096,
+            max_length=self.max_length,
             call_seconds=self.call_seconds,
             pulse_seconds=self.pulse_seconds,
             journal_retry_seconds=0.01,
+            job="tiny",
         )
         async with running(settings, self.renderer) as self.now:
             self.client = GatewayClient(self.now.url, TOKEN, self.session)
             yield self.now
 
-    async def open(self, execution: str = "e1", attempt: int = 1, *, key: str = "", max_tokens: int = 512) -> str:
+    async def open(self, execution: str = "e1", attempt: int = 1, *, key: str = "", max_tokens: int = 512, harness: str = "react") -> str:
         """Returns the key."""
-        key = key or f"key-of-{execution}"
-        sampling = Sampling(max_tokens=max_tokens)
-        await self.client.open(OpenExecution(execution, attempt, key, "react", sampling, deadline=time.time() + 600))
-        return key
+        opened = self.opened(execution, attempt, key=key, max_tokens=max_tokens, harness=harness)
+        await self.client.open(opened)
+        return opened.key
 
-    async def route(self, *cells: str, epoch: int = 1) -> None:
+    def opened(self, execution: str, attempt: int = 1, *, key: str = "", max_tokens: int = 512, harness: str = "react") -> OpenExecution:
+        key = key or f"key-of-{execution}"
+        return OpenExecution(execution, attempt, key, harness, Sampling(max_tokens=max_tokens), deadline=time.time() + 600)
+
+    async def route(self, *cells: str, epoch: int = 1, capacity: int = 8) -> None:
         for cell in cells or self.engines:
-            ordinal = int(cell.removeprefix("cell-"))
-            await self.client.put_route(Route(cell, epoch, 0, self.engines[cell].url, capacity=8, ordinal=ordinal))
+            await self.client.put_route(self.route_to(cell, epoch, capacity))
+
+    def route_to(self, cell: str, epoch: int = 1, capacity: int = 8, version: int = 0) -> Route:
+        return Route(cell, epoch, version, self.engines[cell].url, capacity, ordinal=int(cell.removeprefix("cell-")))
 
     async def close(self, execution: str = "e1", attempt: int = 1) -> Closed:
         return await self.client.close(execution, attempt)
@@ -232,10 +239,12 @@ async def world(
     template: str = CHATML,
     pulse_seconds: float = 15.0,
     call_seconds: float = 30.0,
+    max_length: int = 4096,
 ) -> AsyncIterator[World]:
     """Engines routed, execution `e1` open with key `key-of-e1`."""
     made = World(folder, say, cells, tools, template, call_seconds)
     made.pulse_seconds = pulse_seconds
+    made.max_length = max_length
     async with contextlib.AsyncExitStack() as stack:
         for engine in made.engines.values():
             engine.url = await stack.enter_async_context(serving(engine.application()))

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from tests.rollout.jobs import ScriptedModel, bash, job, task
-from tidemill_rollout.harness.presets import IN_IMAGES, PRESETS, HarnessError, check, launch, launch_in_image
+from tidemill_rollout.harness.presets import PRESETS, HarnessError, check, launch, launch_in_image
 from tidemill_rollout.sandbox.execution import LocalExecutions
 
 URL = "http://127.0.0.1:8080/x/e-1"
 
 
 def test_an_unknown_preset_is_refused_with_what_there_is() -> None:
-    with pytest.raises(HarnessError, match=r"spec.harness.preset is 'claude-code'; there are react, mini-swe-agent, generic"):
-        check(job("claude-code"))
+    with pytest.raises(HarnessError, match=r"spec.harness.preset is 'aider'; there are react, claude-code, codex, mini-swe-agent"):
+        check(job("aider"))
 
 
 def test_generic_needs_a_command() -> None:
@@ -89,8 +89,7 @@ async def test_a_generic_program_finds_the_gateway_by_its_variables(tmp_path: Pa
 
 def test_what_runs_in_an_image_names_nothing_of_this_machine(tmp_path: Path) -> None:
     work = task(tmp_path / "t")
-    assert IN_IMAGES.keys() == PRESETS.keys()
-    for preset in IN_IMAGES:
+    for preset in PRESETS:
         started = launch_in_image(job(preset, command=["agent"]), work, URL, "secret", tmp_path / "instruction.md")
         assert started.programs == ()
         for word in (*started.command, *started.environment.values()):

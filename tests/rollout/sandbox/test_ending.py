@@ -67,6 +67,26 @@ def test_the_surroundings_are_to_blame(status: dict[str, Any], age: float, reaso
     assert not found.stopped
 
 
+@pytest.mark.parametrize(
+    ("status", "age", "unstarted"),
+    [
+        (waiting("ErrImageNeverPull"), 0, True),
+        (waiting("ImagePullBackOff"), PULL_SECONDS + 1, True),
+        (UNSCHEDULABLE, START_SECONDS + 1, True),
+        (failed(exitCode=128, reason="StartError", message='exec: "python3": not found'), 9, True),
+        (failed(exitCode=75, reason="Error"), 9, False),
+        ({"phase": "Failed", **container({"terminated": {"exitCode": 1, "reason": "Error"}}, "initContainerStatuses", "prepare")}, 9, True),
+        ({"phase": "Failed", **container({"terminated": {"exitCode": 75, "reason": "Error"}}, "initContainerStatuses", "prepare")}, 9, False),
+        ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}, 9, False),
+        ({"phase": "Succeeded"}, 9, False),
+    ],
+)
+def test_a_pod_that_never_ran_is_told_from_one_that_broke(status: dict[str, Any], age: float, unstarted: bool) -> None:
+    found = over(pod(status), age)
+    assert found is not None
+    assert found.unstarted is unstarted
+
+
 def test_a_pod_that_somebody_deletes_is_over() -> None:
     disrupted = {**RUNNING, "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": "node"}]}
     found = over(pod(disrupted, deletionTimestamp="2026-01-01T00:00:00Z"), 9)

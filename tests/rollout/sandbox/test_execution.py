@@ -39,6 +39,8 @@ async def test_a_task_is_laid_out_worked_on_and_scored(tmp_path: Path) -> None:
     evaluation = await desk.executions.evaluate("e-1", 1, work)
     assert evaluation.score == 1.0
     assert evaluation.reason == "tests ended with exit code 0"
+    assert evaluation.valid
+    assert evaluation.digest == tree.digest(desk.path("work"), KEEP_BYTES) != ""  # what the tests saw before they began is what is kept
     assert desk.path("harness.log").read_text() == "question.txt\n"
     assert desk.path("work/answer.txt").exists()
     assert not desk.path("evaluation/work").exists()
@@ -245,6 +247,7 @@ async def test_work_that_cannot_be_copied_is_worth_nothing_and_no_failure_of_the
     await desk.run(work)
     evaluation = await desk.executions.evaluate("e-1", 1, work)
     assert evaluation.score == 0.0
+    assert not evaluation.valid
     assert "cannot be evaluated: cp" in evaluation.reason
     assert await desk.executions.evaluate("e-1", 1, work) == evaluation
     await tree.remove(tmp_path / "executions")  # pytest's own way of removing it does not get so deep

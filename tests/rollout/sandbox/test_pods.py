@@ -14,7 +14,7 @@ from tidemill.api.rljob import RLJob
 from tidemill_rollout.conductor import deliveries
 from tidemill_rollout.conductor.sandboxes import EvaluatorCrashed, SandboxBroken
 from tidemill_rollout.harness.presets import INSTRUCTION
-from tidemill_rollout.sandbox import archive, enter, orders
+from tidemill_rollout.sandbox import archive, enter, orders, tree
 from tidemill_rollout.sandbox.execution import HarnessEnd
 from tidemill_rollout.tasks.source import Task, load_task
 
@@ -52,6 +52,8 @@ async def test_a_real_task_is_brought_worked_on_with_the_model_and_scored(tmp_pa
         assert [pod["metadata"]["labels"]["tidemill.dev/component"] for pod in world.pods.made] == ["sandbox", "evaluator"]
         assert await score(world, work) == share
         assert len(world.pods.made) == 2, "a score is kept"
+        evaluation = await world.sandboxes.evaluate("e-1", 1, work.name)
+        assert (evaluation.valid, evaluation.digest) == (True, tree.digest_of_file(world.path("work.tar")))
 
 
 async def test_react_travels_along(tmp_path: Path) -> None:
@@ -129,7 +131,8 @@ async def test_work_that_is_too_large_is_refused_with_a_reason_and_the_rest_arri
         end = await run(world, work)
         assert (end.exit_code, end.stopped) == (0, "the work is larger than 1048576 bytes, it is not kept")
         assert end.log_tail.endswith("done\n")
-        assert await score(world, work) == 0.0, "what the task began with is scored"
+        evaluation = await world.sandboxes.evaluate("e-1", 1, work.name)
+        assert (evaluation.score, evaluation.valid, evaluation.digest) == (0.0, False, ""), "what the task began with is scored, and not trained"
 
 
 async def test_the_evaluator_works_on_a_copy_with_tests_that_it_cannot_change_and_without_a_model(tmp_path: Path) -> None:

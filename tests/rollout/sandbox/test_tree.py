@@ -45,6 +45,36 @@ def test_measuring_counts_blocks_and_entries_and_follows_no_link(tmp_path: Path)
     assert tree.measure(tmp_path, sys.maxsize) < 120_000
 
 
+def test_a_digest_is_of_names_kinds_and_contents_and_follows_no_link(tmp_path: Path) -> None:
+    folder = hostile(tmp_path / "a")
+    (folder / "closed").chmod(0o700)
+    seen = {tree.digest(folder, 10**6)}
+    assert {len(digest) for digest in seen} == {len("blake2b:") + 32}
+    for change in (
+        lambda: (folder / "file").write_text("c0ntent"),
+        lambda: (folder / "file").rename(folder / "elif"),
+        lambda: (folder / "script").chmod(0o644),
+        lambda: (folder / "loop").unlink(),
+        lambda: (folder / "closed" / "file").write_text("y"),
+        lambda: (folder / "pipe").rename(folder / "closed" / "pipe"),
+    ):
+        assert tree.digest(folder, 10**6) in seen, "as long as nothing changes"
+        change()
+        assert tree.digest(folder, 10**6) not in seen
+        seen.add(tree.digest(folder, 10**6))
+
+
+async def test_what_is_too_large_or_cannot_be_read_has_no_digest(tmp_path: Path) -> None:
+    assert tree.digest(tmp_path / "gone", 10**6) == ""
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 10**12)
+    assert tree.digest(tmp_path, 10**9) == ""
+    (tmp_path / "very").mkdir()
+    nested(tmp_path / "very")
+    assert tree.digest(tmp_path / "very", 10**9) == ""
+    await tree.remove(tmp_path / "very")
+
+
 def test_a_million_empty_files_are_not_free(tmp_path: Path) -> None:
     for number in range(1000):
         (tmp_path / str(number)).touch()

@@ -65,6 +65,7 @@ def test_all_mistakes_are_named_at_once_with_the_nearest_name() -> None:
         ({"timeouts__groupSeconds": 10}, "spec.timeouts.groupSeconds"),
         ({"algorithm__sequenceClip": [1.1, 1.2]}, "spec.algorithm.sequenceClip"),
         ({"harness__preset": "generic"}, "spec.harness.command"),
+        ({"harness__version": "1.2.3"}, "spec.harness.version"),
         ({"cells__parallelism__training__tensor": 4}, "spec.cells.parallelism.training"),
     ],
 )

@@ -1,5 +1,7 @@
 """What users type for a job on a cluster, and what they read when it cannot be."""
 
+import io
+import sys
 from pathlib import Path
 
 import msgspec
@@ -7,7 +9,8 @@ import pytest
 
 from tests.tidemill.cluster import documents
 from tests.tidemill.report.test_reading import EVENTS
-from tidemill.cli.flip import meant
+from tidemill.cli import top
+from tidemill.cli.cell import meant
 from tidemill.cli.main import main
 from tidemill.cli.on_cluster import job_and_cell
 from tidemill.cli.top import Showing, parting_words
@@ -86,12 +89,47 @@ def test_watching_ends_with_the_job_and_says_how_it_ended() -> None:
     assert parting_words("sail", None) == "rljob sail was deleted"
 
 
-def test_a_work_folder_is_watched_until_its_job_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_work_folder_is_watched_in_a_terminal_until_its_job_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, terminal = tmp_path / "metrics.jsonl", Tty()
+    file.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in EVENTS))
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    def goes_on(seconds: float) -> None:
+        assert "no disk" not in terminal.getvalue(), "it looks again only while the job has not ended"
+        with file.open("ab") as lines:
+            lines.write(msgspec.json.encode(JobEnded(time=9.0, phase="Failed", reason="no disk")) + b"\n")
+
+    monkeypatch.setattr(top.time, "sleep", goes_on)
+    assert main(["top", "--workdir", str(tmp_path)]) == 1
+    assert "waterlevel" in terminal.getvalue()
+    assert "Failed: no disk" in terminal.getvalue()
+
+
+def test_who_has_seen_enough_stops_watching_with_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in EVENTS))
+    monkeypatch.setattr(sys, "stderr", Tty())
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(top.time, "sleep", interrupted)
+    assert main(["top", "--workdir", str(tmp_path)]) == 130
+
+
+def test_a_work_folder_is_shown_once_where_nobody_watches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--workdir", str(tmp_path)]) == 2
     assert "holds no job" in capsys.readouterr().err
     lines = b"".join(msgspec.json.encode(event) + b"\n" for event in (*EVENTS, JobEnded(time=9.0, phase="Failed", reason="no disk")))
     (tmp_path / "metrics.jsonl").write_bytes(lines + b'{"cut sho')
     assert main(["top", "--workdir", str(tmp_path)]) == 1
-    told = capsys.readouterr().err
-    assert "Failed step 1/4" in told
-    assert told.endswith("Failed: no disk\n")
+    told = capsys.readouterr().out
+    assert "Failed" in told.splitlines()[0]
+    assert "1 / 4" in told
+    assert "waterlevel" in told
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in EVENTS))
+    assert main(["top", "--workdir", str(tmp_path)]) == 0, "it runs, or is stopped"

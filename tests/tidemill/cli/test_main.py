@@ -1,5 +1,6 @@
 """The command line: exit codes, and one line for each mistake."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from tests.tidemill.api.test_loading import WHOLE
 from tests.tidemill.report.test_page import events
-from tidemill.cli.main import main
+from tidemill.cli.main import EXIT_UNREAD, main
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -113,7 +114,7 @@ def test_watching_and_simulating_damaged_records_ends_in_words(tmp_path: Path, c
     lines = [msgspec.json.encode(event) for event in events()]
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*lines[:4], b"\0\0", *lines[4:]]) + b"\n")
     assert main(["top", "--workdir", str(tmp_path)]) == 0
-    assert "Succeeded" in capsys.readouterr().err
+    assert "Succeeded" in capsys.readouterr().out
     assert main(["simulate", str(EXAMPLES / "tiny" / "rljob.yaml"), "--from", str(tmp_path)]) == 2
     assert "line 5 is no event" in capsys.readouterr().err
 
@@ -134,7 +135,7 @@ class Interrupting(importlib.abc.MetaPathFinder):
         if name == "tidemill.local.job":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
-from tidemill.cli.main import main
+from tidemill.cli.main import EXIT_UNREAD, main
 sys.exit(main(["explain"]))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -144,8 +145,16 @@ sys.exit(main(["explain"]))
 def test_the_command_starts_quickly_and_loads_no_torch() -> None:
     code = """
 import sys
-from tidemill.cli.main import main
+from tidemill.cli.main import EXIT_UNREAD, main
 main(["explain", "rljob"])
 sys.exit(bool({"torch", "vllm", "matplotlib", "kubernetes"} & set(sys.modules)))
 """
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_a_reader_who_has_enough_ends_a_command_without_a_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "tidemill.cli.main", "explain", "rljob"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (EXIT_UNREAD, "")

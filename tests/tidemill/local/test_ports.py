@@ -10,7 +10,7 @@ from tidemill.local.ports import PortTaken, choose_ports
 
 def test_all_ports_differ_and_none_is_one_that_an_outgoing_connection_may_take() -> None:
     ports = choose_ports(3)
-    numbers = [ports.conductor, ports.gateway, *(p for c in ports.cells for p in (c.agent, c.engine, c.trainer))]
+    numbers = [ports.conductor, *ports.gateways, *(p for c in ports.cells for p in (c.agent, c.engine, c.trainer))]
     assert len(set(numbers)) == 11
     assert max(numbers) < int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 

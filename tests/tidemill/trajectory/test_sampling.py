@@ -4,33 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.trajectory.records import Piece, Turn
+from tests.tidemill.trajectory.forests import forests, turn
+from tidemill.trajectory.classes import leaf_class
+from tidemill.trajectory.records import Turn
 from tidemill.trajectory.sampling import draw_paths
-from tidemill.trajectory.tree import BrokenTree, grow
-
-
-def turn(name: str, parent: str = "", sampled: int = 4, given: int = 3, agent: str = "") -> Turn:
-    piece = Piece("cell-0", tuple(range(sampled)), (-0.5,) * sampled, (1,) * sampled)
-    return Turn(name, "g1-0", 1, parent, agent, tuple(range(100, 100 + given)), (piece,), "stop", 0.0, 1.0, "chat")
-
-
-def test_a_leaf_path_goes_from_the_root_to_the_leaf() -> None:
-    tree = grow([turn("a"), turn("b", "a"), turn("c", "b"), turn("d", "a")])
-    assert [leaf.id for leaf in tree.leaves] == ["c", "d"]
-    assert [t.id for t in tree.path(tree.leaves[0])] == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("turns", "complaint"),
-    [
-        ([turn("a"), turn("a")], "recorded twice"),
-        ([turn("b", "a")], "continues turn a, which is not recorded"),
-        ([turn("a", "b"), turn("b", "a")], "continues itself"),
-    ],
-)
-def test_turns_that_do_not_fit_together_are_named(turns: list[Turn], complaint: str) -> None:
-    with pytest.raises(BrokenTree, match=complaint):
-        grow(turns)
+from tidemill.trajectory.tree import grow
 
 
 def test_a_shared_prefix_is_trained_once() -> None:
@@ -45,6 +23,17 @@ def test_the_main_agent_comes_before_its_sub_agents() -> None:
     assert [path.turns[-1].id for path in draw_paths(tree, 1, Random(1))] == ["main"]
 
 
+def test_classes_come_in_their_order_however_much_there_is_to_train() -> None:
+    leaves = [
+        turn("sub-summary", sampled=1000, agent="explore", summary=True),
+        turn("sub", sampled=100, agent="explore"),
+        turn("summary", sampled=10, summary=True),
+        turn("main", sampled=1),
+    ]
+    drawn = draw_paths(grow(leaves), 4, Random(1))
+    assert [path.turns[-1].id for path in drawn] == ["main", "summary", "sub", "sub-summary"]
+
+
 def test_a_leaf_is_drawn_in_proportion_to_what_it_would_train() -> None:
     tree = grow([turn("long", sampled=30), turn("short", sampled=10)])
     first = [draw_paths(tree, 1, Random(seed))[0].turns[0].id for seed in range(2000)]
@@ -56,23 +45,24 @@ def test_nothing_sampled_gives_no_path() -> None:
     assert draw_paths(grow([]), 5, Random(1)) == ()
 
 
-@st.composite
-def forests(draw: st.DrawFn) -> list[Turn]:
-    size = draw(st.integers(0, 12))
-    turns: list[Turn] = []
-    for n in range(size):
-        parent = draw(st.sampled_from(["", *(t.id for t in turns)]))
-        turns.append(turn(f"t{n}", parent, draw(st.integers(0, 5)), draw(st.integers(0, 3)), draw(st.sampled_from(["", "", "helper"]))))
-    return turns
-
-
 @given(forests(), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_no_token_is_trained_twice_and_without_a_cap_every_token_once(turns: list[Turn], most: int, random: Random) -> None:
     tree = grow(turns)
     trained = [name for path in draw_paths(tree, most, random) for name in path.trained]
     assert len(trained) == len(set(trained))
     everything = [name for path in draw_paths(tree, len(turns) + 1, random) for name in path.trained]
-    assert sorted(everything) == sorted(t.id for t in turns if t.sampled_ids)
+    assert sorted(everything) == sorted(t.id for t in turns if t.sampled)
+
+
+@given(forests(), st.randoms(use_true_random=False))
+def test_a_class_is_only_drawn_when_the_classes_before_it_have_nothing_left(turns: list[Turn], random: Random) -> None:
+    tree = grow(turns)
+    taken: set[str] = set()
+    for path in draw_paths(tree, len(turns) + 1, random):
+        left = [leaf for leaf in tree.leaves if any(n.turn.sampled and n.turn.id not in taken for n in leaf.path)]
+        assert leaf_class(path.turns[-1]) == min(leaf_class(leaf.turn) for leaf in left)
+        assert path.trained == {t.id for t in path.turns if t.sampled} - taken
+        taken |= path.trained
 
 
 @given(forests(), st.integers(1, 5), st.integers(0, 1000))

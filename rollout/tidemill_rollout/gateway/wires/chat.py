@@ -9,11 +9,14 @@ from typing import Any
 
 import msgspec
 
-from tidemill_rollout.gateway.conversation import Answer, Ask, Fault, Message, Role, Tool, ToolCall, TooLong
+from tidemill_rollout.gateway.conversation import Answer, Ask, Fault, Message, Tool, ToolCall
+from tidemill_rollout.gateway.wires import openai
+from tidemill_rollout.gateway.wires.asked import Asked
+from tidemill_rollout.gateway.wires.openai import error
 
-_ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+__all__ = ["Reply", "error", "parse"]
+
 _FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls", "stop-text": "stop"}
-_CALL_PREFIX = "call_"
 
 
 class _Part(msgspec.Struct):
@@ -41,6 +44,7 @@ class _Message(msgspec.Struct):
     tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # the same, as some clients call it
 
 
 class _Tool(msgspec.Struct):
@@ -52,7 +56,7 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Body(msgspec.Struct):
+class _Body(Asked, kw_only=True):
     messages: list[_Message]
     model: str = ""
     tools: list[_Tool] | None = None
@@ -63,6 +67,8 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     n: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
 
 _decoder = msgspec.json.Decoder(_Body)
@@ -76,6 +82,8 @@ def parse(raw: bytes, headers: Mapping[str, str]) -> Ask:
         raise Fault(400, f"not a chat completions request: {cause}") from cause
     if body.n not in (None, 1):
         raise Fault(400, f"n is {body.n}: one answer a call, send the request again for another")
+    if body.top_logprobs:
+        raise Fault(400, "top_logprobs: only the tokens that were sampled have a log-probability here; leave it out, logprobs alone is served")
     if body.functions:
         raise Fault(400, "functions: use tools")
     if not body.messages:
@@ -92,17 +100,9 @@ def parse(raw: bytes, headers: Mapping[str, str]) -> Ask:
         stream=bool(body.stream),
         model=body.model,
         usage=bool(body.stream_options and body.stream_options.include_usage),
+        logprobs=bool(body.logprobs),
+        asked=body.asked(),
     )
-
-
-def error(fault: Fault) -> bytes:
-    code, message = None, fault.message
-    if isinstance(fault, TooLong):
-        code = "context_length_exceeded"
-        message = f"This model's maximum context length is {fault.maximum} tokens. However, your messages resulted in {fault.tokens} tokens."
-    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
-    kind = kinds.get(fault.status, "invalid_request_error" if fault.status < 500 else "server_error")
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
 
 
 class Reply:
@@ -119,8 +119,8 @@ class Reply:
             message["reasoning_content"] = answer.reasoning
         if answer.calls:
             message["tool_calls"] = [_shown(call) for call in answer.calls]
-        choice = {"index": 0, "message": message, "finish_reason": _FINISH[answer.finish], "logprobs": None}
-        return msgspec.json.encode(self._frame("chat.completion", choices=[choice], usage=_usage(answer)))
+        choice = {"index": 0, "message": message, "finish_reason": _FINISH[answer.finish], "logprobs": _logprobs(answer)}
+        return self._frame("chat.completion", choices=[choice], usage=_usage(answer))
 
     def opening(self, prompt_tokens: int) -> bytes:
         return self._chunk({"role": "assistant", "content": ""})
@@ -136,36 +136,39 @@ class Reply:
             chunks.append(self._chunk({"content": answer.text}))
         if answer.calls:
             chunks.append(self._chunk({"tool_calls": [{"index": index, **_shown(call)} for index, call in enumerate(answer.calls)]}))
-        chunks.append(self._chunk({}, _FINISH[answer.finish]))
+        chunks.append(self._chunk({}, _FINISH[answer.finish], _logprobs(answer)))
         if self._ask.usage:
-            chunks.append(_event(self._frame("chat.completion.chunk", choices=[], usage=_usage(answer))))
+            chunks.append(openai.event(self._frame("chat.completion.chunk", choices=[], usage=_usage(answer))))
         return b"".join([*chunks, b"data: [DONE]\n\n"])
 
     def failure(self, fault: Fault) -> bytes:
-        return b"data: " + error(fault) + b"\n\n"
+        return openai.event(error(fault))
 
-    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return _event(self._frame("chat.completion.chunk", choices=[choice]))
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None, logprobs: dict[str, Any] | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+        return openai.event(self._frame("chat.completion.chunk", choices=[choice]))
 
-    def _frame(self, kind: str, **content: Any) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._ask.model, **content}
+    def _frame(self, kind: str, **content: Any) -> bytes:
+        return msgspec.json.encode({"id": self._id, "object": kind, "created": self._created, "model": self._ask.model, **content})
 
 
 def _message(message: _Message, where: str) -> Message:
-    role = _ROLES.get(message.role)
+    role = openai.ROLES.get(message.role)
     if role is None:
-        raise Fault(400, f"{where}.role: {message.role!r} is not known; use {', '.join(_ROLES)}")
-    text = message.content if isinstance(message.content, str) else "\n".join(_text(part, where) for part in message.content or ())
+        raise Fault(400, f"{where}.role: {message.role!r} is not known; use {', '.join(openai.ROLES)}")
     if role == "tool" and not message.tool_call_id:
         raise Fault(400, f"{where}.tool_call_id: a tool's result must say which call it answers")
-    calls = tuple(ToolCall(_inner(call.id), call.function.name, call.function.arguments or "{}") for call in message.tool_calls or ())
-    return Message(role, text, message.reasoning_content or "", calls, _inner(message.tool_call_id or ""))
+    parts = [_Part(text=message.content)] if isinstance(message.content, str) else message.content or ()
+    text = "\n".join(_text(part, where, in_result=role == "tool") for part in parts)
+    calls = tuple(ToolCall(openai.inner(call.id), call.function.name, call.function.arguments or "{}") for call in message.tool_calls or ())
+    return Message(role, text, message.reasoning_content or message.reasoning or "", calls, openai.inner(message.tool_call_id or ""))
 
 
-def _text(part: _Part, where: str) -> str:
-    if part.type in ("text", "refusal"):
+def _text(part: _Part, where: str, *, in_result: bool) -> str:
+    if part.type in openai.TEXT_PARTS:
         return part.text or part.refusal or ""
+    if in_result:
+        return openai.UNREADABLE.format(part.type)
     raise Fault(400, f"{where}.content: parts of type {part.type!r} are not supported, the model reads text only")
 
 
@@ -177,12 +180,8 @@ def _tool(tool: _Tool, where: str) -> Tool:
     return Tool(tool.function.name, tool.function.description or "", tool.function.parameters or {})
 
 
-def _inner(call_id: str) -> str:
-    return call_id.removeprefix(_CALL_PREFIX)
-
-
 def _shown(call: ToolCall) -> dict[str, Any]:
-    return {"id": _CALL_PREFIX + call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return {"id": openai.CALL_PREFIX + call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _usage(answer: Answer) -> dict[str, int]:
@@ -190,5 +189,9 @@ def _usage(answer: Answer) -> dict[str, int]:
     return {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.sampled_tokens, "total_tokens": total}
 
 
-def _event(content: dict[str, Any]) -> bytes:
-    return b"data: " + msgspec.json.encode(content) + b"\n\n"
+def _logprobs(answer: Answer) -> dict[str, Any] | None:
+    """Of all sampled tokens: also those of a thought or a call, and the end marker. Which other tokens were likely nobody here knows."""
+    if not answer.shown:
+        return None
+    shown = [{"token": t.text.decode(errors="replace"), "logprob": t.logprob, "bytes": list(t.text), "top_logprobs": []} for t in answer.shown]
+    return {"content": shown, "refusal": None}

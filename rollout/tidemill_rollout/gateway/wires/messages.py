@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from tidemill_rollout.gateway.conversation import TURN_ID, Answer, Ask, Fault, Message, Role, Tool, ToolCall
+from tidemill_rollout.gateway.conversation import TURN_ID, Answer, Ask, Fault, Message, Tool, ToolCall
+from tidemill_rollout.gateway.wires.asked import Asked
 
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "calls": "tool_use", "stop-text": "stop_sequence"}
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
 _CALL_PREFIX = "toolu_"
-_BILLING = "x-anthropic-billing-header"
-"""Claude Code's first system block; its hash changes from task to task and at compaction."""
+_BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
+"""The line with which Claude Code's system text begins; its hash changes from task to task and at compaction."""
+
+_THOUGHTS = ("thinking", "redacted_thinking")
+_UNPARSED = "__unparsedToolInput"
+"""Claude Code's name for a tool's input that was no JSON."""
 
 
 class _Block(msgspec.Struct):
@@ -24,9 +30,10 @@ class _Block(msgspec.Struct):
     name: str = ""
     input: msgspec.Raw = msgspec.Raw(b"{}")
     tool_use_id: str = ""
+    tool_name: str = ""
     content: str | list[_Block] | None = None
     thinking: str = ""
-    signature: str = ""
+    signature: str | None = None
 
 
 class _Message(msgspec.Struct):
@@ -37,7 +44,7 @@ class _Message(msgspec.Struct):
 class _Tool(msgspec.Struct):
     name: str = ""
     type: str | None = None
-    description: str = ""
+    description: str | None = None
     input_schema: dict[str, Any] | None = None
 
 
@@ -45,7 +52,15 @@ class _Thinking(msgspec.Struct):
     type: str = "disabled"
 
 
-class _Body(msgspec.Struct):
+class _Effort(msgspec.Struct):
+    effort: Any = None
+
+
+class _Unparsed(msgspec.Struct, forbid_unknown_fields=True):
+    text: str = msgspec.field(name=_UNPARSED)
+
+
+class _Body(Asked, kw_only=True):
     messages: list[_Message]
     model: str = ""
     max_tokens: int | None = None
@@ -54,6 +69,7 @@ class _Body(msgspec.Struct):
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     thinking: _Thinking | None = None
+    output_config: _Effort | None = None
 
 
 _decoder = msgspec.json.Decoder(_Body)
@@ -69,24 +85,26 @@ def parse(raw: bytes, headers: Mapping[str, str]) -> Ask:
         raise Fault(400, "messages: at least one is needed")
     if body.max_tokens is not None and body.max_tokens < 1:
         raise Fault(400, f"max_tokens is {body.max_tokens}: at least 1 is needed")
-    messages: list[Message] = []
-    if body.system:
-        blocks = [_Block("text", body.system)] if isinstance(body.system, str) else body.system
-        text = _text([block for block in blocks if not block.text.startswith(_BILLING)], "system")
-        messages += [Message("system", text)] if text else []
-    for position, message in enumerate(body.messages):
-        messages += _messages(message, f"messages[{position}]")
+    if body.output_config is not None:
+        body.reasoning_effort = body.output_config.effort
+    blocks = _blocks(body.system)
+    told = _system(blocks, "system")
+    lead = (Message("system", told),) if told else ()
+    said = [message for position, one in enumerate(body.messages) for message in _messages(one, f"messages[{position}]")]
     return Ask(
         wire="messages",
-        messages=tuple(messages),
+        messages=(*lead, *said),
         # Tools of other types are run by Anthropic's servers; the policy can not use them.
-        tools=tuple(Tool(t.name, t.description, t.input_schema) for t in body.tools or () if t.input_schema is not None),
+        tools=tuple(Tool(t.name, t.description or "", t.input_schema) for t in body.tools or () if t.input_schema is not None),
         max_tokens=body.max_tokens,
         stop=tuple(filter(None, body.stop_sequences or ())),
         stream=bool(body.stream),
         model=body.model,
-        agent=headers.get("x-claude-code-agent-id", "").encode(errors="replace").decode(),  # a header may hold any bytes
+        agent=_header(headers, "x-claude-code-agent-id"),
+        parent_agent=_header(headers, "x-claude-code-parent-agent-id"),
         thinking=body.thinking is not None and body.thinking.type != "disabled",
+        lead=len(lead),
+        asked=body.asked(),
     )
 
 
@@ -170,25 +188,58 @@ class Reply:
 
 def _messages(message: _Message, where: str) -> list[Message]:
     """One message of the wire may be several: tool results first, each its own, then what the user says."""
-    blocks = [_Block("text", message.content)] if isinstance(message.content, str) else message.content
+    blocks = _blocks(message.content)
     if message.role == "assistant":
         return [_answer(blocks, where)]
-    results = [Message("tool", _text(_inside(block), where), call_id=_inner(block.tool_use_id)) for block in blocks if block.type == "tool_result"]
+    if message.role == "system":
+        return [Message("system", _system(blocks, where))]
+    results = [Message("tool", _noted(_blocks(block.content)), call_id=_inner(block.tool_use_id)) for block in blocks if block.type == "tool_result"]
     said = [block for block in blocks if block.type != "tool_result"]
-    role: Role = "system" if message.role == "system" else "user"
-    return [*results, Message(role, _text(said, where))] if said or not results else results
+    if results:  # Claude Code 2.1.220 sends a PDF that was read beside its result
+        return [*results, Message("user", _noted(said))] if said else results
+    return [Message("user", _text(said, where))]
 
 
 def _answer(blocks: list[_Block], where: str) -> Message:
-    said = [block for block in blocks if block.type not in ("tool_use", "thinking", "redacted_thinking")]
-    calls = tuple(ToolCall(_inner(b.id), b.name, bytes(b.input).decode()) for b in blocks if b.type == "tool_use")
+    said = [block for block in blocks if block.type not in ("tool_use", *_THOUGHTS)]
+    calls = tuple(ToolCall(_inner(b.id), b.name, _written(b.input, where)) for b in blocks if b.type == "tool_use")
     reasoning = "\n".join(block.thinking for block in blocks if block.type == "thinking")
-    signature = next((b.signature for b in blocks if b.type == "thinking" and TURN_ID.fullmatch(b.signature)), "")
-    return Message("assistant", _text(said, where), reasoning, calls, signature=signature)
+    signature = next((b.signature for b in blocks if b.type == "thinking" and TURN_ID.fullmatch(b.signature or "")), None)
+    return Message("assistant", _text(said, where), reasoning, calls, signature=signature or "")
 
 
-def _inside(block: _Block) -> list[_Block]:
-    return [_Block("text", block.content)] if isinstance(block.content, str) else block.content or []
+def _written(raw: msgspec.Raw, where: str) -> str:
+    """A tool's input as it came. What Claude Code could not parse is the text inside its wrapping."""
+    try:
+        return msgspec.json.decode(raw, type=_Unparsed).text
+    except msgspec.ValidationError:
+        pass
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
+        raise Fault(400, f"{where}: a tool's input: {cause}") from cause
+    return bytes(raw).decode()
+
+
+def _system(blocks: list[_Block], where: str) -> str:
+    """What changes from call to call without meaning is left out."""
+    told = [block if block.type != "text" else _Block("text", _BILLING.sub("", block.text, count=1)) for block in blocks]
+    return _text([block for block in told if block.text or block.type != "text"], where)
+
+
+def _noted(blocks: list[_Block]) -> str:
+    """What tools gave. An image is named: a refusal would end the run for what the policy tried once."""
+    texts = []
+    for block in blocks:
+        if block.type == "text":
+            texts.append(block.text)
+        elif block.type == "tool_reference":  # what Claude Code's search for tools finds; from now on they are among the tools
+            texts.append(f"The tool {block.tool_name} can be used now.")
+        else:
+            texts.append(f"[{block.type}: the model reads text only]")
+    return "\n".join(texts)
+
+
+def _blocks(content: str | list[_Block] | None) -> list[_Block]:
+    return [_Block("text", content)] if isinstance(content, str) else content or []
 
 
 def _text(blocks: list[_Block], where: str) -> str:
@@ -196,6 +247,10 @@ def _text(blocks: list[_Block], where: str) -> str:
         if block.type != "text":
             raise Fault(400, f"{where}: blocks of type {block.type!r} are not supported, the model reads text only")
     return "\n".join(block.text for block in blocks)
+
+
+def _header(headers: Mapping[str, str], name: str) -> str:
+    return headers.get(name, "").encode(errors="replace").decode()  # a header may hold any bytes
 
 
 def _inner(call_id: str) -> str:

@@ -1,0 +1,1 @@
+"""What the GPUs and RDMA ports of a cell tell about themselves. Where there are none, nothing is told: absent is not zero."""

@@ -1,0 +1,135 @@
+"""What a real Prometheus scraped of the tiny job, against the job's own books; and every panel and rule, asked of that same data."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from helm.dashboards.boards import Asked, filled, queries
+from tests.end_to_end.running import conductor
+from tests.end_to_end.tiny_job import Finished
+from tests.scraping import INTERVAL_SECONDS, Prometheus, QueryFailed, has_data
+from tidemill.telemetry.catalogue import ALL
+from tidemill.telemetry.events import AnyEvent, ExecutionEnded, FlipEnded
+from tidemill.telemetry.metric import Kind
+from tidemill.telemetry.roles import role_spans
+
+pytestmark = pytest.mark.timeout(400)
+
+TOLERANCE = 0.02
+NEEDS_A_CLUSTER = ("TidemillOperatorWithoutLeader",)
+"""It fires where there is no operator, as here."""
+
+OF_THE_SCRAPE = {"job", "instance", "process", "cell"}
+
+
+def counted(prometheus: Prometheus, selector: str, at: float) -> dict[str, float]:
+    """Last samples by the label that tells them apart, or by cell."""
+    return {
+        series.labels.get("state") or series.labels.get("reason") or series.labels.get("cell", ""): series.last
+        for series in prometheus.samples(selector, at)
+    }
+
+
+def hours(events: list[AnyEvent], until: float) -> dict[tuple[str, str], float]:
+    """By cell and role, as the report adds them up, of what had happened until then."""
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for span in role_spans([event for event in events if event.time <= until], until):
+        found[span.cell, span.role] += (span.end - span.start) / 3600
+    return found
+
+
+def test_every_process_was_scraped(finished: Finished) -> None:
+    up = {
+        (s.labels["process"], s.labels.get("cell", ""))
+        for s in finished.prometheus.samples("up", finished.last_scrape)
+        if any(v for _, v in s.samples)
+    }
+    cells = [f"cell-{n}" for n in range(finished.manifest.spec.cells.count)]
+    assert up == {("conductor", ""), ("gateway", ""), *((process, cell) for process in ("cell", "engine", "trainer") for cell in cells)}
+
+
+def test_hours_by_role_are_those_of_the_report(finished: Finished) -> None:
+    """Agents measure them with their own clocks, the report adds up the conductor's events: compared at each cell's last scrape."""
+    scraped: dict[tuple[str, str], tuple[float, float]] = {}
+    for series in finished.prometheus.samples("tidemill_cell_role_seconds_total", finished.last_scrape):
+        scraped[series.labels["cell"], series.labels["role"]] = series.last / 3600, series.samples[-1][0]
+    until = min(at for _, at in scraped.values())
+    reported = hours(finished.events, until)
+    by_role = {role: sum(h for (_, of), (h, _) in scraped.items() if of == role) for role in ("Rollout", "Training", "Flipping")}
+    for role, found in by_role.items():
+        wanted = sum(h for (_, of), h in reported.items() if of == role)
+        assert found == pytest.approx(wanted, rel=TOLERANCE, abs=INTERVAL_SECONDS / 3600), role
+    whole = finished.summary.wall_seconds / 3600 * len({cell for cell, _ in scraped})
+    for role, told in finished.summary.hours_by_role.items():
+        assert by_role[role] / whole == pytest.approx(told / whole, abs=TOLERANCE), f"utilization in {role}"
+    assert sum(by_role.values()) == pytest.approx(sum(finished.summary.hours_by_role.values()), rel=TOLERANCE)
+
+
+def test_executions_are_counted_exactly_as_the_store_has_them(finished: Finished) -> None:
+    at, prometheus = finished.last_scrape, finished.prometheus
+    (dispatched, started, terminated) = conductor(
+        finished.job, "SELECT COUNT(*), COUNT(started), SUM(state IN ('Scored', 'Dropped')) FROM executions"
+    )[0]
+    names = {"dispatched": dispatched, "started": started, "terminated": terminated}
+    assert {name: counted(prometheus, f"tidemill_executions_{name}_total", at)[""] for name in names} == names
+    states = Counter(row["state"] for row in conductor(finished.job, "SELECT state FROM executions"))
+    assert {state: n for state, n in counted(prometheus, "tidemill_executions", at).items() if n} == states
+    trained = Counter(row["state"] for row in conductor(finished.job, "SELECT state FROM groups"))
+    assert {state: n for state, n in counted(prometheus, "tidemill_groups", at).items() if n} == trained
+    assert counted(prometheus, "tidemill_microsteps_leased_total", at)[""] == conductor(finished.job, "SELECT leases FROM job")[0][0]
+    (ended,) = (s for s in prometheus.samples('tidemill_execution_seconds_count{outcome="Scored"}', at))
+    assert ended.last == len([e for e in finished.events if isinstance(e, ExecutionEnded) and not e.dropped])
+
+
+def test_no_execution_was_lost_and_the_waterlevel_never_fell_below_zero_at_any_scrape(finished: Finished) -> None:
+    (lost,) = finished.prometheus.samples("tidemill_executions_lost", finished.last_scrape)
+    assert {value for _, value in lost.samples} == {0.0}
+    (level,) = finished.prometheus.samples("tidemill_waterlevel", finished.last_scrape)
+    assert min(value for _, value in level.samples) == 0
+    assert max(value for _, value in level.samples) > 0
+
+
+def test_agents_and_conductor_tell_of_the_same_flips(finished: Finished) -> None:
+    at, flips = finished.last_scrape, [event for event in finished.events if isinstance(event, FlipEnded) and event.time < finished.last_scrape - 2]
+    of_agents = sum(series.last for series in finished.prometheus.samples("tidemill_cell_flips_total", at))
+    of_conductor = sum(series.last for series in finished.prometheus.samples("tidemill_flip_seconds_count", at))
+    assert of_agents == of_conductor >= len(flips) > 0
+    seconds = sum(series.last for series in finished.prometheus.samples("tidemill_flip_seconds_sum", at))
+    assert seconds == pytest.approx(sum(series.last for series in finished.prometheus.samples("tidemill_cell_flip_seconds_total", at)))
+
+
+def test_nothing_is_scraped_that_is_not_declared(finished: Finished) -> None:
+    parts = ("_bucket", "_sum", "_count")
+    declared = {metric.name + part: metric for metric in ALL for part in (parts if metric.kind is Kind.HISTOGRAM else ("",))}
+    wrong = []
+    for series in finished.prometheus.samples('{__name__=~"tidemill_.+"}', finished.last_scrape):
+        name = series.labels["__name__"]
+        allowed = {*declared[name].labels, *OF_THE_SCRAPE, "__name__", "le"} if name in declared else set()
+        if not set(series.labels) <= allowed or series.labels["process"] != declared[name].process:
+            wrong.append(series.labels)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("asked", list(queries()), ids=str)
+def test_a_panel_has_data_or_says_why_not(asked: Asked, finished: Finished) -> None:
+    expr = filled(asked.query.expr, interval=f"{10 * INTERVAL_SECONDS:g}s")
+    found = finished.prometheus.over(expr, finished.first_scrape, finished.last_scrape)
+    assert asked.panel.empty or has_data(found), expr
+
+
+def test_no_rule_fails_and_what_is_recorded_has_data(finished: Finished) -> None:
+    rules = finished.rules
+    assert len([rule for rule in rules if rule["type"] == "alerting"]) > 10
+    assert [rule["name"] for rule in rules if rule["health"] != "ok" or rule.get("lastError")] == []
+    assert {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] == "firing"} <= set(NEEDS_A_CLUSTER)
+    for rule in rules:
+        if rule["type"] == "recording":
+            assert has_data(finished.prometheus.over(rule["name"], finished.first_scrape, finished.last_scrape)), rule["name"]
+
+
+def test_a_query_that_is_none_is_found(finished: Finished) -> None:
+    with pytest.raises(QueryFailed, match="parse error"):
+        finished.prometheus.query("sum by (", finished.last_scrape)
+    assert not has_data(finished.prometheus.query("tidemill_nonsense", finished.last_scrape))

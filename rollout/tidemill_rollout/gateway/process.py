@@ -31,6 +31,9 @@ QUIET_SECONDS = 75.0
 SHUTDOWN_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 
+BACKLOG = 4096
+"""Connections that may wait to be accepted. With 128, of a thousand sub-agents that begin at once most try again, after 1, 3, 7 seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -80,10 +83,10 @@ async def running(settings: Settings, renderer: Renderer) -> AsyncIterator[Runni
             peers = Peers(settings.gateways, settings.number, session)
             harnesses = HarnessSide(gateway, peers, settings.pulse_seconds, files)
             tcp = await _started(runners, full_application(gateway, harnesses, settings.credential, registry))
-            site = web.TCPSite(tcp, settings.host, settings.port)
+            site = web.TCPSite(tcp, settings.host, settings.port, backlog=BACKLOG)
             await site.start()
             if settings.socket is not None:
-                await web.UnixSite(await _started(runners, sandbox_application(harnesses)), str(settings.socket)).start()
+                await web.UnixSite(await _started(runners, sandbox_application(harnesses)), str(settings.socket), backlog=BACKLOG).start()
             host, port = tcp.addresses[0][:2]
             sweep = asyncio.create_task(_sweep(gateway))
             yield Running(gateway, f"http://{host}:{port}", journal, writer)

@@ -124,6 +124,12 @@ class ClusterJob:
         self.wait_for(f"the job is {phase}", look, seconds)
 
     def story(self) -> str:
+        try:
+            return self._story()
+        except KubectlFailed as failure:  # the API server is off, or away
+            return "\n".join(["--- notes", *self.notes, f"--- no more: {failure}"])
+
+    def _story(self) -> str:
         lines = ["--- notes", *self.notes, "--- status", json.dumps({k: v for k, v in self.status.items() if k != "flips"}, indent=1)]
         for name, pod in self.pods().items():
             states = {c["name"]: c["state"] for c in pod["status"].get("initContainerStatuses", []) + pod["status"].get("containerStatuses", [])}

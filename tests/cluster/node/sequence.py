@@ -231,11 +231,16 @@ def suspend_and_resume(job: ClusterJob) -> Pause:
 def without_api_server_and_operators(job: ClusterJob) -> Outage:
     """Groups are ready for some bursts, for nothing new can be started. Then the conductor decides alone."""
     gather_groups(job)
-    pin(job, None, *CELLS)
-    job.wait_for("the conductor knows that nothing is pinned any more", lambda: not job.query("SELECT 1 FROM constraints WHERE pinned <> ''"), 60)
-    operators = [process for pod in operator_pods(job) for process in processes_of(job.cluster, pod["metadata"]["uid"])]
-    job.cluster.stop_api_server()
-    send(signal.SIGKILL, operators)
+    trainer = processes_of(job.cluster, job.uid("tiny-cell-0-0"), "tidemill_trainer")
+    send(signal.SIGSTOP, trainer)  # or what is ready would be trained before the API server is off
+    try:
+        pin(job, None, *CELLS)
+        job.wait_for("the conductor knows that nothing is pinned any more", lambda: not job.query("SELECT 1 FROM constraints WHERE pinned <> ''"), 60)
+        operators = [process for pod in operator_pods(job) for process in processes_of(job.cluster, pod["metadata"]["uid"])]
+        job.cluster.stop_api_server()
+        send(signal.SIGKILL, operators)
+    finally:
+        send(signal.SIGCONT, trainer)
     began = time.time()
     job.note("neither API server nor operators")
     burst = job.number("SELECT COUNT(*) FROM bursts WHERE ended IS NOT NULL")

@@ -4,7 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-harnesses test-cluster lint lock clean
 
-PACKAGES := tidemill operator rollout trainer cell bench
+PACKAGES := tidemill operator rollout trainer cell bench helm
 EXTRAS := cluster operator rollout trainer cell traces tasks cpu dev
 CELL_EXTRAS := rollout trainer cell
 ARGS ?=
@@ -23,7 +23,7 @@ quickstart: setup ## train a real model with real agents on this machine, in a n
 
 test: setup ## run the tests, two at a time; ARGS="-k waterlevel" is handed to pytest; the first time builds an API server
 	@$(if $(ARGS),,.venv/bin/python -m tests.cluster.programs api)
-	@.venv/bin/pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	@.venv/bin/pytest --numprocesses 2 $(ARGS)
 
 test-harnesses: setup ## run the agent programs that people use, as their registries have them; the first time installs them
 	@.venv/bin/pytest tests/harnesses $(ARGS)
@@ -51,7 +51,7 @@ lock: setup ## resolve requirements/*.in and the images' locks anew, keeping ver
 	tested="--constraints requirements/cpu.lock"; \
 	image build requirements/build.in $$tested; \
 	image operator pyproject.toml $$tested --extra operator --excludes requirements/operator.excludes; \
-	image conductor pyproject.toml $$tested --extra rollout --excludes requirements/conductor.excludes; \
+	image conductor pyproject.toml $$tested --extra rollout --extra traces --excludes requirements/conductor.excludes; \
 	image cell-cpu pyproject.toml requirements/cell-cpu.in $$tested $(CELL_EXTRAS:%=--extra %) --extra cpu \
 		--overrides requirements/cpu.overrides --excludes requirements/cpu.excludes; \
 	image cell-cuda pyproject.toml $(CELL_EXTRAS:%=--extra %) --extra cuda

@@ -21,9 +21,9 @@ quickstart: setup ## train a real model with real agents on this machine, in a n
 	if [ "$$n" -gt 1 ]; then echo "runs/quickstart is taken by an earlier run: this one goes to $$folder"; fi; \
 	.venv/bin/tidemill run examples/quickstart/rljob.yaml --workdir "$$folder" $(ARGS)
 
-test: setup ## run the tests, two at a time; ARGS="-k waterlevel" is handed to pytest; the first time builds an API server
+test: setup ## run the tests, three at a time; ARGS="-k waterlevel" is handed to pytest; the first time builds an API server
 	@$(if $(ARGS),,.venv/bin/python -m tests.cluster.programs api)
-	@.venv/bin/pytest --numprocesses 2 $(ARGS)
+	@.venv/bin/pytest --numprocesses 3 $(ARGS)
 
 test-harnesses: setup ## run the agent programs that people use, as their registries have them; the first time installs them
 	@.venv/bin/pytest tests/harnesses $(ARGS)

@@ -39,6 +39,7 @@ class Strike:
     cell: str
     at: float  # unix seconds
     facts: tuple[str, ...]
+    conductor_too: bool = False
 
     def __str__(self) -> str:
         return f"{self.point}: killed {self.cell or 'it'}; {', '.join(self.facts)}"

@@ -80,9 +80,13 @@ def core_trainer_in_mid_step(striker: Striker) -> Strike:
 
 
 def core_trainer_after_its_checkpoint_before_the_commit(striker: Striker) -> Strike:
-    """The conductor is held while the checkpoint is written, so that the commit cannot come first."""
+    """The conductor is held while the checkpoint is written, so that the commit cannot come first.
+
+    A core on a busy machine may tell of its checkpoint before the test sees it. At the third time the conductor dies with what it was told: a
+    cell does not start a trainer again that is killed again and again.
+    """
     point, job = "trainer of the core between checkpoint and commit", striker.job
-    for _ in range(5):
+    for conductor_too in (False, False, True):
         step = _next_checkpoint(striker, point)
         core, keeper = striker.process(TRAINER, "cell-0"), striker.process(CONDUCTOR)
         assert core is not None
@@ -96,11 +100,11 @@ def core_trainer_after_its_checkpoint_before_the_commit(striker: Striker) -> Str
         at = time.time()
         lives = _lives(job, "cell-0")
         leases = tuple(r[0] for r in conductor(job, "SELECT lease FROM microsteps WHERE step = ? AND lease IS NOT NULL", step - 1))
-        os.kill(keeper.pid, signal.SIGCONT)
+        os.kill(keeper.pid, signal.SIGKILL if conductor_too else signal.SIGCONT)
         _wait_for_another_life(job, "cell-0", lives)
         if committed_steps(job) == step - 1 or _committed_after(job, step, at + 0.5):
-            return Strike(point, "cell-0", at, leases)
-    raise AssertionError(f"five times the core had already told of its checkpoint when it was killed:\n{said(job)}")
+            return Strike(point, "cell-0", at, leases, conductor_too)
+    raise AssertionError(f"a commit that nobody was told of:\n{said(job)}")
 
 
 def conductor_with_executions_running(striker: Striker) -> Strike:
@@ -218,7 +222,7 @@ def test_no_execution_is_lost_and_none_is_dropped(lived: Lived) -> None:
     rows = conductor(lived.job, "SELECT * FROM executions")
     assert {row["state"] for row in rows} == {"Scored"}
     assert [row["id"] for row in rows if row["failures"]] == []  # a kill is nobody's failure
-    kills_of_the_conductor = sum(strike.point.startswith((CONDUCTOR, "conductor")) for strike in lived.strikes)
+    kills_of_the_conductor = sum(strike.conductor_too or strike.point.startswith((CONDUCTOR, "conductor")) for strike in lived.strikes)
     assert max(row["attempt"] for row in rows) <= 1 + kills_of_the_conductor
 
 

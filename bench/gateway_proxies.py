@@ -9,7 +9,6 @@ import random
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import aiohttp
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from bench.gateway_load import Client, words
+from tidemill.local.ports import free_ports
 from tidemill.wire.engine import Sampling
 from tidemill.wire.gateway import GatewayClient, OpenExecution, Route
 
@@ -210,6 +210,4 @@ def _manifest(folder: Path) -> Path:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
+    return free_ports(1)[0]

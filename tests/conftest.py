@@ -36,9 +36,11 @@ class Groups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0].removeprefix("tests/")
+        if path.startswith(ENGINES):
+            return "engines"
         if path.startswith("cluster/"):
-            return "cluster"
-        return "engines" if path.startswith(ENGINES) else path
+            return "operators" if path.startswith("cluster/test_operator_") else "cluster"
+        return path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 import subprocess
 import time
 import urllib.error
@@ -18,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from tests.ports import free_port
 from tests.prometheus import program
 from tidemill.local.parent import die_with_parent
 
@@ -108,8 +108,7 @@ def prometheus(folder: Path, *scrape_configs: dict[str, Any]) -> Iterator[Promet
         "scrape_configs": list(scrape_configs),
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [program("prometheus"), f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'data'}"]
     command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
     with (folder / "prometheus.log").open("wb") as log:

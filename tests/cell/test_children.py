@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import ctypes
 import os
-import socket
 import sys
 import textwrap
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.ports import free_port
 from tidemill_cell.children import Child, Health, Program, last_lines
 from tidemill_cell.process_group import ProcessGroup, adopt_orphans
 from tidemill_cell.restarts import Failures, Patience
@@ -52,12 +52,6 @@ async def until(reached: Callable[[], bool], what: str) -> None:
     while not reached():
         assert time.monotonic() < end, f"not within {DEADLINE_SECONDS:g} s: {what}"
         await asyncio.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @pytest.fixture

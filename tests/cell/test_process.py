@@ -16,6 +16,7 @@ import aiohttp
 import psutil
 import pytest
 
+from tests.ports import free_port
 from tidemill.wire.cell import CellClient, CellState, Role
 from tidemill.wire.http import Unreachable
 
@@ -80,12 +81,6 @@ async def agent_process(folder: Path, *more: str) -> AsyncIterator[Running]:
             if process.returncode is None:
                 process.kill()
             await process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 async def test_term_ends_the_agent_and_all_it_started_within_five_seconds(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 from tests.cluster import archives
 from tests.cluster.api_server import ApiServer, install_crds
 from tests.cluster.children import Child, start, wait_until
-from tests.cluster.control_plane import ControlPlane, Place, free_ports
+from tests.cluster.control_plane import ControlPlane, Place
 from tests.cluster.namespace import Namespace, make_namespace
 from tests.cluster.network import CONTROL, make_switch, set_link
 from tests.cluster.nodes import Node
 from tests.cluster.programs import NODE, programs
 from tests.cluster.run_folder import RunFolder
 from tests.cluster.volumes import Provisioner
+from tidemill.local.ports import free_ports
 
 _READY_SECONDS = 180
 _FORWARD_SECONDS = 20.0

@@ -5,8 +5,6 @@ On loopback, or inside a network namespace, where the nodes of a cluster reach i
 
 from __future__ import annotations
 
-import random
-import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -20,13 +18,13 @@ from tests.cluster.certificates import Authority, Certificate
 from tests.cluster.children import Child, start, wait_until
 from tests.cluster.programs import Programs
 from tests.cluster.run_folder import RunFolder
+from tidemill.local.ports import free_ports
 
 SERVICES = "10.96.0.0/16"
 ISSUER = "https://kubernetes.default.svc"
 FIRST_SERVICE = "10.96.0.1"
 _START_SECONDS = 120.0
 _WATCHED_SECONDS = 3.0  # an API server that is watched would take a minute to end by itself
-_FIRST_PORT = 10_000
 _AUDIT_POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}
 
 
@@ -49,20 +47,6 @@ class Place:
 def loopback() -> Place:
     server, etcd, peer = free_ports(3)
     return Place("127.0.0.1", server, etcd, peer)
-
-
-def free_ports(count: int) -> list[int]:
-    """Below those that the kernel gives to outgoing connections, so that none is gone before its process listens."""
-    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(_FIRST_PORT, first_outgoing)
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        found.append(port)
-    return found
 
 
 @dataclass

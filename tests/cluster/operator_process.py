@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +19,7 @@ from kubernetes.aio.client import ApiClient, CoreV1Api, V1Binding, V1ObjectMeta,
 from tests.cluster.api_server import ApiServer
 from tests.cluster.operator_stand_ins import SECRET
 from tests.helm.chart import CHART, helm
+from tidemill.local.ports import free_ports
 from tidemill_operator.kube import Gone, Kube, KubeError
 from tidemill_operator.resources import RESOURCES
 
@@ -80,7 +80,7 @@ class Cluster:
 
     async def start(self, url: str = "", **config: Any) -> Operator:
         number = len(self.operators)
-        health, metrics = _free_ports(2)
+        health, metrics = free_ports(2)
         document = {
             "images": {"conductor": "conductor:test", "cell": "cell:test", "sandbox": "sandbox:test"},
             "imagePullPolicy": "Never",
@@ -245,17 +245,6 @@ def _is_cells(pod: dict[str, Any]) -> bool:
 
 def _unschedulable() -> dict[str, Any]:
     return {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node has room"}]}
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def is_(wanted: object) -> Callable[[object], bool]:

@@ -18,7 +18,6 @@ import pytest
 
 from tests.cluster.access import KubectlFailed
 from tests.cluster.api_server import ApiServer
-from tests.cluster.control_plane import free_ports
 from tests.cluster.operator_process import cluster, is_, job
 from tests.cluster.operator_stand_ins import processes
 from tests.cluster.port_forward_stand_in import node_with_pods
@@ -32,6 +31,7 @@ from tidemill.cluster.api import JOBS, Kind
 from tidemill.cluster.following import Seen, follow
 from tidemill.cluster.kubeconfig import Place, connect
 from tidemill.cluster.trouble import ClusterTrouble, NotThere
+from tidemill.local.ports import free_ports
 from tidemill.telemetry.events import AnyEvent, JobEnded, JobStarted, StepCommitted
 from tidemill_operator import storage
 

@@ -20,7 +20,8 @@ import yaml
 
 from tests.cluster.api_server import ApiServer
 from tests.cluster.test_sandbox_pods import ACCOUNT, allow, conductor_pod
-from tests.rollout.conductor.world import TOKEN, Agent, Gateway, Trainer, free_port
+from tests.ports import free_port
+from tests.rollout.conductor.world import TOKEN, Agent, Gateway, Trainer
 from tests.rollout.jobs import job, task
 from tidemill.wire.conductor import ConductorClient
 from tidemill.wire.http import serve

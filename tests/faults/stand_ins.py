@@ -17,7 +17,8 @@ import aiohttp
 import msgspec
 import yaml
 
-from tests.rollout.conductor.world import Agent, Trainer, free_port
+from tests.ports import free_port
+from tests.rollout.conductor.world import Agent, Trainer
 from tests.rollout.gateway.world import TOKEN, ScriptedEngine, model_folder, serving
 from tidemill.local.parent import die_with_parent
 from tidemill.local.processes import tail

@@ -45,6 +45,7 @@ SATELLITES = ("cell-1", "cell-2")
 CELLS = ("cell-0", *SATELLITES)
 RANDOM_KILLS = 4
 LONGEST_PAUSE_SECONDS = 4.0
+STOP_SECONDS = 0.005  # until a stopped process stands still
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -87,11 +88,9 @@ def core_trainer_after_its_checkpoint_before_the_commit(striker: Striker) -> Str
     """
     point, job = "trainer of the core between checkpoint and commit", striker.job
     for conductor_too in (False, False, True):
-        step = _next_checkpoint(striker, point)
-        core, keeper = striker.process(TRAINER, "cell-0"), striker.process(CONDUCTOR)
+        step, keeper = _held_before_the_commit(striker, point)
+        core = striker.process(TRAINER, "cell-0")
         assert core is not None
-        assert keeper is not None
-        os.kill(keeper.pid, signal.SIGSTOP)
         durable = job.folder / "checkpoints" / f"step-{step:06d}"
         deadline = time.monotonic() + 30
         while not durable.exists() and time.monotonic() < deadline:
@@ -324,12 +323,18 @@ def _roles(job: Job, condition: str, cells: tuple[str, ...]) -> Seen | None:
     return Seen(rows[0]["cell"], (f"epoch {rows[0]['epoch']}, acknowledged {rows[0]['acknowledged_epoch']}",)) if rows else None
 
 
-def _next_checkpoint(striker: Striker, point: str) -> int:
-    """The step whose checkpoint is being written now."""
+def _held_before_the_commit(striker: Striker, point: str) -> tuple[int, Process]:
+    """The step whose checkpoint is being written now, and the conductor, stopped before it has committed that step."""
     while True:
         step = committed_steps(striker.job) + 1
         if (striker.job.folder / "checkpoints" / f".step-{step:06d}.partial").exists():
-            return step
+            keeper = striker.process(CONDUCTOR)
+            assert keeper is not None
+            os.kill(keeper.pid, signal.SIGSTOP)
+            time.sleep(STOP_SECONDS)
+            if committed_steps(striker.job) == step - 1:
+                return step, keeper
+            os.kill(keeper.pid, signal.SIGCONT)
         striker.goes_on(point)
         time.sleep(0.0005)
 

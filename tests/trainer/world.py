@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +15,7 @@ import aiohttp
 import torch
 from torch import Tensor
 
+from tests.ports import free_port
 from tests.trainer.conductor import Conductor, entries
 from tests.trainer.inputs import group, tiny_model
 from tidemill.api.rljob import Algorithm
@@ -90,9 +90,7 @@ class World:
     trainers: list[Trainer] = field(default_factory=list)
 
     def start(self, cell: str) -> Trainer:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         log = self.folder / f"{cell}-{len(self.trainers)}.log"
         command = [sys.executable, "-m", "tidemill_trainer", "--manifest", str(self.folder / "job.yaml"), "--workdir", str(self.folder)]
         command += ["--cell", cell, "--port", str(port), "--conductor-url", self.conductor.url, "--model", str(self.model)]

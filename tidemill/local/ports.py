@@ -38,16 +38,20 @@ def choose_ports(cells: int, base: int | None = None, gateways: int = 1) -> Port
         PortTaken: `base` is given and one of its ports is in use or does not exist, or there are too few free ones.
     """
     wanted = 1 + gateways + 3 * cells
-    numbers = _free(wanted) if base is None else _from(base, wanted)
+    numbers = free_ports(wanted) if base is None else _from(base, wanted)
     it = iter(numbers)
     return Ports(next(it), tuple(next(it) for _ in range(gateways)), tuple(CellPorts(next(it), next(it), next(it)) for _ in range(cells)))
 
 
-def _free(count: int) -> list[int]:
-    """Below the ports that the kernel gives to outgoing connections: one of those may be gone before its process listens, seconds from now."""
+def free_ports(count: int) -> list[int]:
+    """Below the ports that the kernel gives to outgoing connections: one of those may be gone before its process listens, seconds from now.
+
+    Raises:
+        PortTaken: there are too few.
+    """
     first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     candidates = list(range(FIRST_FREE, first_outgoing))
-    random.shuffle(candidates)  # two jobs that start at once should not choose the same
+    random.shuffle(candidates)  # two who look at once should not choose the same
     found: list[int] = []
     for port in candidates:
         if len(found) == count:

@@ -14,7 +14,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemill.local.parent import die_with_parent
+from tidemill.local.ports import free_ports
 from tidemill.telemetry.logs import Log
 from tidemill_rollout.sandbox import bubblewrap, cgroup, doorway, exposed, inside, mounts, namespaces, relay, tree
 
@@ -160,8 +160,7 @@ class ProcessSandbox:
         """Where a program started next finds the gateway."""
         if not self._unsafe:
             return f"http://127.0.0.1:{PORT}"
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            return f"http://127.0.0.1:{probe.getsockname()[1]}"
+        return f"http://127.0.0.1:{free_ports(1)[0]}"
 
     async def run(self, launch: Launch, *, work: Path, logs: Path, output: Path, seconds: float, address: str = "") -> Ended:
         """Run `launch` to its end, or kill it after `seconds` or beyond a limit. On return nothing of it is alive.

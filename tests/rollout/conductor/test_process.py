@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.rollout.conductor.world import free_port
+from tests.ports import free_port
 from tests.rollout.jobs import job, task
 from tests.tidemill.wire.test_trust import EC, STRANGER, identity, signed
 from tidemill.telemetry.events import JobStarted, read_events

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from tests.ports import free_port
 from tidemill.policy.burst import Plan
 from tidemill.policy.decide import Mode
 from tidemill.telemetry.events import AnyEvent, read_events
@@ -427,11 +427,6 @@ class World:
 
     async def to_the_end(self, seconds: float = 30.0) -> Tide:
         return await self.until(lambda tide: tide.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED), seconds)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

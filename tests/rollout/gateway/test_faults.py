@@ -11,8 +11,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 
+from tests.ports import free_port
 from tests.rollout.gateway.world import TOKEN, ScriptedConductor, ScriptedEngine, World, model_folder, serving, until, world
 from tidemill.wire.engine import Sampling
 from tidemill.wire.gateway import Closed, Drain, GatewayClient, OpenExecution, Route
@@ -165,7 +165,7 @@ async def test_a_gateway_killed_and_restarted_gives_the_answer_it_had(tmp_path: 
     engine, conductor = ScriptedEngine("cell-0", lambda prompt: "hello"), ScriptedConductor()
     conductor.down = True
     async with serving(engine.application()) as engine.url, serving(conductor.application()) as conductor_url, aiohttp.ClientSession() as session:
-        port = await _free_port()
+        port = free_port()
         arguments = ["--workdir", str(tmp_path), "--port", str(port), "--socket", str(tmp_path / "gateway.sock"), "--conductor-url", conductor_url]
         command = [sys.executable, "-m", "tidemill_rollout.gateway", "--manifest", str(_manifest(tmp_path)), "--model", str(model), *arguments]
         client = GatewayClient(f"http://127.0.0.1:{port}", TOKEN, session)
@@ -222,11 +222,6 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 
 def _started(command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env={**os.environ, "TIDEMILL_TOKEN": TOKEN})
-
-
-async def _free_port() -> int:
-    async with serving(web.Application()) as url:
-        return int(url.rpartition(":")[2])
 
 
 async def _serves(client: GatewayClient) -> None:

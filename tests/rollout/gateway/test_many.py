@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
-from tests.rollout.gateway.world import TOKEN, World, serving, until, world
+from tests.ports import free_port
+from tests.rollout.gateway.world import TOKEN, World, until, world
 from tidemill.wire.gateway import Drain, Drained, Gateways
 from tidemill.wire.http import Unreachable
 from tidemill.wire.shards import address_of, addresses, shard_of
@@ -60,7 +60,7 @@ class Many:
 async def many(folder: Path, count: int = 3, say: Callable[[str], str] = lambda prompt: "hello", pulse_seconds: float = 15.0) -> AsyncIterator[Many]:
     """So many gateways beside each other in front of the same two cells; `EXECUTIONS` are open."""
     async with world(folder, say, cells=2) as w, contextlib.AsyncExitStack() as stack:
-        ports = [await _free_port() for _ in range(count)]
+        ports = [free_port() for _ in range(count)]
         urls = tuple(f"http://127.0.0.1:{port}" for port in ports)
         made = Many(w, [], Gateways(urls, TOKEN, w.session))
         for number in range(count):
@@ -158,7 +158,7 @@ async def test_a_drain_moves_the_calls_of_all_gateways(tmp_path: Path) -> None:
 async def test_a_gateway_that_is_away_holds_up_only_its_own_and_goes_on_from_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SHUTDOWN_SECONDS", 0.01)
     async with world(tmp_path, cells=1) as w, contextlib.AsyncExitStack() as stack:
-        urls = tuple([f"http://127.0.0.1:{await _free_port()}" for _ in range(2)])
+        urls = tuple([f"http://127.0.0.1:{free_port()}" for _ in range(2)])
         client = Gateways(urls, TOKEN, w.session)
         await stack.enter_async_context(one_of(w, urls, 0))
         mine, other = (next(name for name in EXECUTIONS if shard_of(name, 2) == number) for number in (0, 1))
@@ -194,8 +194,3 @@ async def _ask(m: Many, execution: str) -> str:
 
 async def _only(data: bytes) -> AsyncIterator[bytes]:
     yield data
-
-
-async def _free_port() -> int:
-    async with serving(web.Application()) as url:
-        return int(url.rpartition(":")[2])

@@ -1,5 +1,6 @@
 """What breaks between the sandbox and the gateway does not reach the harness: real sockets, a gateway that is cut off wherever it hurts."""
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -41,7 +42,7 @@ class Gateway:
         return near
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as stream:
+        with connection, connection.makefile("rb") as stream, contextlib.suppress(BrokenPipeError):  # who was refused has hung up
             stream.readline()
             headers = {}
             while (line := stream.readline().strip()) != b"":

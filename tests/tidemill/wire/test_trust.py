@@ -13,7 +13,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tests.rollout.conductor.world import free_port
+from tests.ports import free_port
 from tidemill.wire.http import Client, Rejected, application, reply, serve
 from tidemill.wire.trainer import Nothing
 from tidemill.wire.trust import ClusterIdentity, NoCredential, SharedSecret, from_environment

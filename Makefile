@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-harnesses test-cluster lint lock clean
+.PHONY: help setup quickstart test test-faults test-harnesses test-cluster lint lock clean
 
 PACKAGES := tidemill operator rollout trainer cell bench helm
 EXTRAS := cluster operator rollout trainer cell traces tasks cpu dev
@@ -24,6 +24,9 @@ quickstart: setup ## train a real model with real agents on this machine, in a n
 test: setup ## run the tests, three at a time; ARGS="-k waterlevel" is handed to pytest; the first time builds an API server
 	@$(if $(ARGS),,.venv/bin/python -m tests.cluster.programs api)
 	@.venv/bin/pytest --numprocesses 3 $(ARGS)
+
+test-faults: setup ## run whole jobs on this machine while their processes are killed, their disk fills up and their harnesses misbehave
+	@.venv/bin/pytest tests/faults $(ARGS)
 
 test-harnesses: setup ## run the agent programs that people use, as their registries have them; the first time installs them
 	@.venv/bin/pytest tests/harnesses $(ARGS)

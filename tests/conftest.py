@@ -16,11 +16,11 @@ settings.register_profile("tidemill", deadline=None, derandomize="CI" in os.envi
 settings.load_profile("tidemill")
 
 TESTS = Path(__file__).parent
-ENGINES = ("end_to_end", "faults", "harnesses", "rollout/engine", "trainer")
+ENGINES = ("end_to_end", "rollout/engine", "trainer")
 """They run engines and trainers, which want the cores and the memory for themselves: one after the other."""
 
-SUITES = (TESTS / "cluster" / "node", TESTS / "harnesses")
-"""Tests that take many minutes, or root: they run when somebody names their folder, as `make test-cluster` and `make test-harnesses` do."""
+SUITES = (TESTS / "cluster" / "node", TESTS / "faults", TESTS / "harnesses")
+"""Whole jobs that take many minutes, the machine for themselves, or root: they run when somebody names their folder, as `make test-faults` does."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

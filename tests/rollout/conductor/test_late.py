@@ -1,5 +1,6 @@
 """A cell that does not do what it was told, without having failed: the others wait for it for a while, not until it is taken for dead."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,17 @@ async def test_a_cell_that_hangs_in_coming_back_keeps_no_other_cell_from_its_fli
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mute: bool
 ) -> None:
     monkeypatch.setattr(cells, "LATE_SECONDS", 0.5)
-    async with world(tmp_path, settings(cells=3)) as job:
+    how = settings(cells=3)
+    async with world(tmp_path, replace(how, plan=replace(how.plan, steps=10))) as job:
         hanging = job.agents[1]
-        await job.until(lambda t: cell(t, "cell-1").granted_role is Role.TRAINING and cell(t, "cell-1").settled)
-        hanging.stuck, hanging.mute = True, mute
+
+        def hang() -> None:
+            hanging.stuck, hanging.mute, hanging.on_return = True, mute, None
+
+        hanging.on_return = hang
         late = await job.until(lambda t: cell(t, "cell-1").late and cell(t, "cell-1").granted_role is Role.ROLLOUT)
         assert cell(late, "cell-1").usable, "it is not taken for dead"
-        await job.until(lambda t: t.step == 4)
+        await job.until(lambda t: t.step >= late.step + 2)  # a whole burst
         assert job.conductor.reports.silent_seconds("cell-1", job.conductor.clock()) < cells.SILENT_SECONDS
         hanging.stuck = hanging.mute = False
         await job.until(lambda t: cell(t, "cell-1").settled and not cell(t, "cell-1").late)

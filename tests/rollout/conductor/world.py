@@ -195,6 +195,7 @@ class Trainer:
     computed: int = 0
     micro_step_seconds: float = 0.001
     counting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    counts: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def is_core(self) -> bool:
@@ -245,17 +246,25 @@ class Trainer:
                     self.training = False
 
     async def hand_over(self, step: int) -> None:
+        """The core counts what it was handed to the end, whatever becomes of who handed it over."""
         if not self.in_hand:
             return
         core = self.core or self
-        process, (leases, ids) = core.incarnation, zip(*self.in_hand, strict=True)
-        async with core.counting:
-            with contextlib.suppress(Refused):
-                contribution = Contribution(self.cell, self.epoch, leases, process)
-                await self.insist(lambda: self.conductor.contribute(step, contribution))
-                if core.incarnation == process:  # else it was told to a process that has died since, and its sum with it
-                    core.sum += ids
+        leases, ids = zip(*self.in_hand, strict=True)
+        counting = asyncio.create_task(core.count(step, Contribution(self.cell, self.epoch, leases, core.incarnation), ids))
+        core.counts.add(counting)
+        counting.add_done_callback(core.counts.discard)
+        await asyncio.wait({counting})
+        if not counting.cancelled():  # the core lives
+            counting.result()
         self.in_hand = []
+
+    async def count(self, step: int, contribution: Contribution, ids: tuple[str, ...]) -> None:
+        async with self.counting:
+            with contextlib.suppress(Refused):
+                await self.insist(lambda: self.conductor.contribute(step, contribution))
+                if self.incarnation == contribution.core_incarnation:  # else it was told to a process that has died since, and its sum with it
+                    self.sum += ids
 
     async def give_back(self) -> None:
         """Its grant has ended: what it has in hand is for others."""
@@ -292,6 +301,7 @@ class Agent:
         self.state = CellState(cell, kind, ordinal, "", CellPhase.STARTING, Role.ROLLOUT, 0, capacity, engine_incarnation="engine-1")
         self.trainer = trainer
         self.stuck = False  # in the next flip
+        self.on_return: Callable[[], None] | None = None  # called when it is told to leave training, before it does anything about it
         self.mute = False  # as a process that is stopped
         self.flip_seconds = 0.001
         self._conductor = conductor
@@ -323,6 +333,8 @@ class Agent:
 
     async def _obey(self, tide: Tide) -> None:
         order, state = self._order, self.state
+        if self.on_return and order and (state.role, order.role) == (Role.TRAINING, Role.ROLLOUT):
+            self.on_return()
         if order is None or self.stuck:
             return
         if order.epoch != state.epoch or order.role is not state.role:
@@ -404,13 +416,15 @@ class World:
         self.store.close()
 
     async def kill_trainer(self, cell: str) -> None:
-        self.training[cell].cancel()
-        await asyncio.gather(self.training[cell], return_exceptions=True)
+        tasks = (self.training[cell], *self.trainers[cell].counts)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.trainers[cell].come_back()
         self.training[cell] = asyncio.create_task(self.trainers[cell].run())
 
     async def until(self, holds: Callable[[Tide], bool], seconds: float = 30.0) -> Tide:
-        """Wait for a reading of the tide; what takes the conductor down is raised here."""
+        """Wait for a reading of the tide; what takes the conductor or a trainer down is raised here."""
         try:
             async with asyncio.timeout(seconds):
                 seen = -1
@@ -420,8 +434,9 @@ class World:
                         seen = tide.sequence
                         if holds(tide):
                             return tide
-                    if self._life.done():
-                        await self._life
+                    for task in (self._life, *self.training.values()):
+                        if task.done():
+                            await task
         except TimeoutError as cause:
             raise AssertionError(f"this did not come about within {seconds:g} s; the last reading was {self.conductor.tide}") from cause
 
@@ -465,9 +480,10 @@ async def world(
             self.training = {name: asyncio.create_task(t.run()) for name, t in self.trainers.items() if not name.startswith("standalone")}
             yield self
         finally:
-            for task in (*running, *self.training.values()):
+            running += [*self.training.values(), *(count for trainer in self.trainers.values() for count in trainer.counts)]
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*running, *self.training.values(), return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
             if not self._life.done():
                 await self.stop_conductor()
             for runner in runners:

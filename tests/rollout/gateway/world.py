@@ -82,6 +82,7 @@ class ScriptedEngine:
         self.hold_after: int | None = None  # tokens of one stay, then it waits
         self.cut_after: int | None = None  # tokens of one stay, then the connection breaks
         self.refuses = False
+        self.seconds: Callable[[str], float] = lambda prompt: 0.0  # before the first token
         self.holding = asyncio.Event()
         self.go = asyncio.Event()
         self.url = ""
@@ -110,7 +111,9 @@ class ScriptedEngine:
         opening = tokens_of("<|im_start|>assistant\n", ends=False)
         start = _last(list(generate.token_ids), [257, *opening[len("<|im_start|>") :]])
         sampled = list(generate.token_ids[start:])
-        answer = tokens_of(self.say(text_of(generate.token_ids[:start])))
+        prompt = text_of(generate.token_ids[:start])
+        await asyncio.sleep(self.seconds(prompt))
+        answer = tokens_of(self.say(prompt))
         assert answer[: len(sampled)] == sampled, "resubmitted with other tokens than were sampled"
         for position, token in enumerate(answer[len(sampled) :]):
             if position == self.cut_after:

@@ -28,6 +28,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if any(collection_path == suite and not any(path.is_relative_to(suite) for path in named) for suite in SUITES) else None
 
 
+GROUPS = ("engines", "operators", "cluster")
+"""They wait a lot, and are started first: what only computes fills the cores beside them, and is shared out evenly at the end."""
+
+
+def group(nodeid: str) -> str:
+    path = nodeid.partition("::")[0].removeprefix("tests/")
+    if path.startswith(ENGINES):
+        return "engines"
+    if path.startswith("cluster/"):
+        return "operators" if path.startswith("cluster/test_operator_") else "cluster"
+    return path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: (*GROUPS, group(item.nodeid)).index(group(item.nodeid)))
+
+
 class Groups(LoadScopeScheduling):
     """Where several processes share the tests, each group is run by one of them: what waits for an API server runs beside what computes.
 
@@ -35,13 +52,9 @@ class Groups(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0].removeprefix("tests/")
-        if path.startswith(ENGINES):
-            return "engines"
-        if path.startswith("cluster/"):
-            return "operators" if path.startswith("cluster/test_operator_") else "cluster"
-        return path
+        return group(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    config.option.loadscopereorder = False  # by our order, not by the number of tests
     return Groups(config, log)

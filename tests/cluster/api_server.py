@@ -74,6 +74,10 @@ class ApiServer:
                     raise
 
 
+_PODS_STAY = "--controllers=*,-pod-garbage-collector-controller"
+"""Tests bind pods to nodes that only they know of, and that controller removes pods whose node does not exist."""
+
+
 @contextmanager
 def running(*more: str) -> Iterator[ApiServer]:
     """`more`: further arguments of the API server."""
@@ -84,7 +88,8 @@ def running(*more: str) -> Iterator[ApiServer]:
         control_plane.start_etcd()
         control_plane.start_server(*more)
         install_crds(control_plane)  # before the controllers: the garbage collector looks for new kinds twice a minute only
-        control_plane.start_controllers(*(argument for argument in more if argument.startswith("--feature-gates=")))
+        gates = (argument for argument in more if argument.startswith("--feature-gates="))
+        control_plane.start_controllers(_PODS_STAY, *gates)
         try:
             yield ApiServer(control_plane)
         finally:

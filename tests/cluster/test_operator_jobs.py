@@ -68,9 +68,14 @@ async def test_an_operator_that_starts_anew_writes_nothing_of_what_stands_there(
         await here.start()
         await there.conductor.finish(8)
         await here.until(lambda: here.is_acknowledged("cell-0", "Training", 2))
-        calls = audited(api_server.audit, f"system:serviceaccount:{namespace}:{here.account}", offset)
-        written = {(call.resource, call.name) for call in calls if call.writes and call.resource not in ("leases", "events")}
-        assert written == {("gpucells", "job-cell-0"), ("gpucells/status", "job-cell-0"), ("rljobs/status", "job")}, "the flip, and no more"
+        flip = {("gpucells", "job-cell-0"), ("gpucells/status", "job-cell-0"), ("rljobs/status", "job")}
+
+        async def written() -> set[tuple[str, str]]:
+            calls = audited(api_server.audit, f"system:serviceaccount:{namespace}:{here.account}", offset)
+            return {(call.resource, call.name) for call in calls if call.writes and call.resource not in ("leases", "events")}
+
+        await here.until(written, lambda done: done >= flip)
+        assert await written() == flip, "the flip, and no more"
         assert not {event["reason"] for event in await here.all("Event")} & {"JobPaused", "Silent", "ConductorReachableAgain"}
 
 

@@ -26,7 +26,7 @@ def spent(told: Series, name: str) -> float:
 
 
 async def test_trainers_tell_what_they_moved_and_where_the_time_for_which_they_were_joined_went(tmp_path: Path) -> None:
-    async with world(tmp_path) as job:
+    async with world(tmp_path, wanted_by=lambda index: f"cell-{index % 2}") as job:
         core, satellite = job.start("cell-0"), job.start("cell-1")
         await core.join(1)
         began = time.monotonic()

@@ -21,6 +21,8 @@ async def test_a_cell_that_hangs_in_coming_back_keeps_no_other_cell_from_its_fli
     how = settings(cells=3)
     async with world(tmp_path, replace(how, plan=replace(how.plan, steps=10))) as job:
         hanging = job.agents[1]
+        job.sandboxes.gate.clear()  # the second burst has to be waited for in rollout
+        job.sandboxes.waits = lambda execution: execution.startswith(("g5-", "g6-"))
 
         def hang() -> None:
             hanging.stuck, hanging.mute, hanging.on_return = True, mute, None
@@ -28,7 +30,9 @@ async def test_a_cell_that_hangs_in_coming_back_keeps_no_other_cell_from_its_fli
         hanging.on_return = hang
         late = await job.until(lambda t: cell(t, "cell-1").late and cell(t, "cell-1").granted_role is Role.ROLLOUT)
         assert cell(late, "cell-1").usable, "it is not taken for dead"
-        await job.until(lambda t: t.step >= late.step + 2)  # a whole burst
+        assert late.step == 2
+        job.sandboxes.gate.set()
+        await job.until(lambda t: t.step >= 4)
         assert job.conductor.reports.silent_seconds("cell-1", job.conductor.clock()) < cells.SILENT_SECONDS
         hanging.stuck = hanging.mute = False
         await job.until(lambda t: cell(t, "cell-1").settled and not cell(t, "cell-1").late)

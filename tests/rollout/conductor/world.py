@@ -97,6 +97,7 @@ class Sandboxes:
     crashes: dict[str, int] = field(default_factory=dict)  # execution -> evaluations that crash
     nothing_to_judge: frozenset[str] = frozenset()
     gate: asyncio.Event = field(default_factory=asyncio.Event)  # harnesses wait for it
+    waits: Callable[[str], bool] = lambda execution: True  # for the gate
     runs: list[tuple[str, int]] = field(default_factory=list)
     seconds: Callable[[str], float] = lambda execution: 0.002
     deadlines: dict[str, float] = field(default_factory=dict)
@@ -114,7 +115,8 @@ class Sandboxes:
         self.most_alive = max(self.most_alive, self.alive)
         try:
             await asyncio.sleep(self.seconds(execution))
-            await self.gate.wait()
+            if self.waits(execution):
+                await self.gate.wait()
             ended = self.behave(execution, attempt)
             if ended is None and self.turns is not None:
                 self.turns(Turns(execution, attempt, (turn(execution, attempt),)))

@@ -63,6 +63,7 @@ class Pod:
     gated: bool = False  # held back by a queue, which places the cell as a whole
     deleting: bool = False
     disrupted: str = ""  # reason of DisruptionTarget
+    owner: str = ""  # uid of what controls it: a GPUCell, a StatefulSet; of a sandbox, the conductor's pod
     containers: tuple[Container, ...] = ()
 
 
@@ -133,6 +134,7 @@ class Observed:
     job: Job
     cells: tuple[Cell, ...] = ()
     pods: tuple[Pod, ...] = ()
+    left: tuple[Pod, ...] = ()  # pods of an earlier job of this name, or of a cell that was made anew: they hold their names until they are gone
     things: dict[Ref, Thing] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
     reading: Reading = field(default_factory=Reading)
@@ -158,4 +160,8 @@ def own(observed: Observed) -> Observed:
     job = observed.job
     things = {ref: thing for ref, thing in observed.things.items() if thing.owner == job.uid}
     cells = tuple(c for c in observed.cells if Ref("GPUCell", job.namespace, gpucell(job.name, c.name)) in things)
-    return replace(observed, things=things, cells=cells)
+    owners = {thing.uid for thing in things.values()}
+    ours = {p.uid for p in observed.pods if p.owner in owners}
+    pods = tuple(p for p in observed.pods if p.uid in ours or p.owner in ours)
+    left = tuple(p for p in observed.pods if p not in pods)
+    return replace(observed, things=things, cells=cells, pods=pods, left=left)

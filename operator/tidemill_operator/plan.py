@@ -12,7 +12,7 @@ from tidemill_operator.conditions import Condition, Is
 from tidemill_operator.config import OperatorConfig
 from tidemill_operator.lifecycle import Stage
 from tidemill_operator.memory import host_memory_fits
-from tidemill_operator.names import Manifest
+from tidemill_operator.names import CONFINED, Manifest
 from tidemill_operator.observed import Observed, Pod
 from tidemill_operator.pods import Context
 from tidemill_operator.status import due_at, job_status
@@ -175,7 +175,8 @@ def _retired(observed: Observed, context: Context) -> Iterator[Action]:
 def _pods(observed: Observed, context: Context, now: float) -> Iterator[Action]:
     config = context.config
     gone: set[str] = set()
-    for pod, why in placement.lost(observed.pods, observed.nodes, config.node_loss_seconds, now):
+    ours = (p for p in (*observed.pods, *(p for p in observed.left if p.deleting)) if p.component not in CONFINED)
+    for pod, why in placement.lost(ours, observed.nodes, config.node_loss_seconds, now):
         gone.add(pod.name)
         force = why.startswith("node")
         yield Delete(Ref("Pod", observed.job.namespace, pod.name), pod.uid, why, force)
@@ -191,7 +192,7 @@ def _pods(observed: Observed, context: Context, now: float) -> Iterator[Action]:
             observed, "PlacesGivenBack", f"{what} found nodes for only some of its pods; it gives them back and tries again in {wait:.0f} s"
         )
     yield from (GiveBack(gang, 0, 0.0) for gang in placement.settled_gangs(observed))
-    there = {pod.name for pod in observed.pods}
+    there = {pod.name for pod in (*observed.pods, *observed.left)}
     known = addresses.addresses(observed)
     objects = {cell.name: cell for cell in observed.cells if not cell.deleting}
     for cell in cells.wanted(context):

@@ -76,6 +76,7 @@ def pod_of(raw: Manifest) -> Pod:
         unschedulable=(scheduled.get("message") or "no node fits") if unplaced and scheduled.get("reason") == "Unschedulable" else "",
         gated=unplaced and scheduled.get("reason") == "SchedulingGated",
         deleting="deletionTimestamp" in meta,
+        owner=next((str(o["uid"]) for o in meta.get("ownerReferences") or ()), ""),
         disrupted=conditions.get("DisruptionTarget", {}).get("reason", "") if conditions.get("DisruptionTarget", {}).get("status") == "True" else "",
         containers=tuple(
             _container(c, init) for init, field in ((True, "initContainerStatuses"), (False, "containerStatuses")) for c in status.get(field) or ()

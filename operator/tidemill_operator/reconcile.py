@@ -74,6 +74,7 @@ class Reconciler:
         if uid != job.uid:
             memory = Remembered(since=now)
             self._memory[key] = (job.uid, memory)
+            await self._leave(key)  # it listened to an earlier job of this name
         memory.not_after(now)
         if memory.dry_run and now - memory.dry_run_at > ASK_AGAIN_SECONDS:
             memory.dry_run = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from kubernetes.aio.client import ApiClient
 
-from tests.cluster.access import KubectlFailed
+from tests.cluster.access import CallRefused
 from tests.cluster.control_plane import ControlPlane, loopback
 from tests.cluster.programs import SERVER, programs
 from tests.cluster.run_folder import RunFolder
@@ -59,7 +59,7 @@ class ApiServer:
             yield client
 
     def make_namespace(self, name: str) -> None:
-        self.kubectl("create", "namespace", name)
+        self.control_plane.access.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         self.wait_for_account(name)
 
     def wait_for_account(self, namespace: str) -> None:
@@ -67,11 +67,16 @@ class ApiServer:
         deadline = time.monotonic() + _ACCOUNT_SECONDS
         while True:
             try:
-                self.kubectl("get", "serviceaccount", "default", f"--namespace={namespace}")
+                self.control_plane.access.call("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
                 return
-            except KubectlFailed:
-                if time.monotonic() > deadline:
+            except CallRefused as refusal:
+                if refusal.status != 404 or time.monotonic() > deadline:
                     raise
+            time.sleep(0.02)
+
+    def delete_namespace(self, name: str) -> None:
+        """In the background."""
+        self.control_plane.access.call("DELETE", f"/api/v1/namespaces/{name}")
 
 
 _PODS_STAY = "--controllers=*,-pod-garbage-collector-controller"

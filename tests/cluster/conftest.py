@@ -34,7 +34,7 @@ def namespace(api_server: ApiServer) -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
     api_server.make_namespace(name)
     yield name
-    api_server.kubectl("delete", "namespace", name, "--wait=false")
+    api_server.delete_namespace(name)
 
 
 @pytest.fixture

@@ -13,10 +13,12 @@ CELLS = [f"cell-{n}" for n in range(4)]
 
 async def test_two_half_placed_jobs_do_not_wait_for_each_other(api_server: ApiServer, namespace: str, tmp_path: Path) -> None:
     async with cluster(api_server, namespace, tmp_path) as here, processes(CELLS) as one, processes(CELLS) as other:
-        here.places = 5
-        await here.start(placementSeconds=1)
+        here.places = 0
+        await here.start(placementSeconds=4)
         for name, there in (("one", one), ("other", other)):
             await here.submit(job(name, cells=4), there.conductor.url)
+        await here.until(lambda: here.pods("cell"), lambda pods: len(pods) == 8)
+        here.places = 5  # only now, else the first job might get four before the second has any pod
         await here.until(lambda: _placed(here), lambda placed: sorted(placed.values()) == [2, 3])
         await here.until(lambda: _placed(here), lambda placed: 4 in placed.values(), seconds=60)
         placed = await _placed(here)

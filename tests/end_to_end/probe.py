@@ -1,4 +1,4 @@
-"""An agent of the test's own at a running job's gateway: Anthropic's official client, which streams until one of its answers has crossed a flip."""
+"""Agents of the test's own at a running job's gateway: Anthropic's official client, which streams until enough flips have caught calls in flight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import aiohttp
 from anthropic import AsyncAnthropic
 from anthropic.types import Message, MessageParam
 
-from tests.end_to_end.running import TOKEN, Job, kept_turns, said, url_of
+from tests.end_to_end.running import TOKEN, Job, committed_steps, events, kept_turns, said, url_of
+from tidemill.telemetry.events import FlipEnded
 from tidemill.trajectory.records import Turn
 from tidemill.wire.engine import Sampling
 from tidemill.wire.gateway import GatewayClient, OpenExecution
@@ -21,7 +22,9 @@ KEY = "key-of-the-probe"
 PROBES = 3  # at once: the gateway keeps an execution on its cell, and the last cell is left last
 TURN_TOKENS = 512
 CONVERSATION_TURNS = 3  # then the context is full
-SECONDS = 150.0
+FLIPS = 4  # with calls in flight, before the probes end
+LAST_STEP = 9  # of twelve: they end before the job does
+SECONDS = 250.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,13 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Every conversation that the probes had. `crossed` is one of them: its last answer, and none before it, was sampled by two cells."""
+    """Every conversation that the probes had. Each ends with the answer that two cells have sampled, if it comes to that."""
 
     conversations: list[list[Streamed]]
 
     @property
     def crossed(self) -> list[Streamed]:
+        """One that ended so."""
         return next(answers for answers in self.conversations if answers and _crossed(answers[-1]))
 
     @property
@@ -48,17 +52,26 @@ class Probed:
         return [answer.kept.turn for answers in self.conversations for answer in answers]
 
 
-async def cross_a_flip(job: Job, session: aiohttp.ClientSession) -> Probed:
-    """Converse beside the job's agents until two cells have sampled one answer. All probes then end with the answer that they are getting."""
+async def cross_flips(job: Job, session: aiohttp.ClientSession) -> Probed:
+    """Converse beside the job's agents until `FLIPS` cells have left rollout with calls in flight. Then all probes end with the answer they get."""
     conversations: list[list[Streamed]] = []
     over = asyncio.Event()
     try:
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as probes:
             for number in range(PROBES):
                 probes.create_task(_converse(job, session, f"probe-{number}", conversations, over))
+            while not _enough(job, conversations):
+                await asyncio.sleep(0.5)
+            over.set()
     except TimeoutError as cause:
-        raise AssertionError(f"no answer crossed a flip:\n{said(job)}") from cause
+        raise AssertionError(f"fewer than {FLIPS} flips with calls in flight:\n{said(job)}") from cause
     return Probed(conversations)
+
+
+def _enough(job: Job, conversations: list[list[Streamed]]) -> bool:
+    caught = sum(isinstance(event, FlipEnded) and event.calls_in_flight > 0 for event in events(job))
+    crossed = any(_crossed(answers[-1]) for answers in conversations if answers)
+    return (crossed and caught >= FLIPS) or committed_steps(job) >= LAST_STEP
 
 
 def _crossed(answer: Streamed) -> bool:
@@ -66,7 +79,7 @@ def _crossed(answer: Streamed) -> bool:
 
 
 async def _converse(job: Job, session: aiohttp.ClientSession, name: str, conversations: list[list[Streamed]], over: asyncio.Event) -> None:
-    """Conversation after conversation, each an execution of its own, until an answer of any probe has crossed a flip."""
+    """Conversation after conversation, each an execution of its own."""
     url = url_of(job, "tidemill_rollout.gateway")
     gateway = GatewayClient(url, TOKEN, session)
     for conversation in itertools.count():
@@ -89,7 +102,7 @@ async def _converse(job: Job, session: aiohttp.ClientSession, name: str, convers
                 assert len(kept) == len(answers) + 1
                 answers.append(Streamed(text, message, kept[-1]))
                 if _crossed(answers[-1]):
-                    over.set()
+                    break
         finally:
             await gateway.close(execution, 1)
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.end_to_end.probe import FLIPS
 from tests.end_to_end.running import conductor
 from tests.end_to_end.tiny_job import Finished
 from tests.engines import start_engine, tiny_model
@@ -31,7 +32,6 @@ from tidemill_rollout.gateway.render import Renderer
 
 pytestmark = pytest.mark.timeout(400)
 
-MOVED_ENOUGH = 4
 LOGPROB_TOLERANCE = 1e-3
 """Between vLLM's kernels and eager transformers, float32."""
 
@@ -81,9 +81,9 @@ def test_every_harness_got_every_answer_whole(finished: Finished) -> None:
 
 def test_cells_left_rollout_while_agents_were_in_mid_answer_and_others_went_on(finished: Finished) -> None:
     flips = [flip for flip in finished.of(FlipEnded) if flip.to is Role.TRAINING]
-    assert sum(flip.calls_in_flight > 0 for flip in flips) >= MOVED_ENOUGH
+    assert sum(flip.calls_in_flight > 0 for flip in flips) >= FLIPS
     assert all(list(flip.phases) == ["drain", "sleep", "join"] for flip in flips)
-    assert len(finished.moved) >= MOVED_ENOUGH
+    assert finished.moved, "of the job's own agents"
     assert all(piece.token_ids for turn in finished.moved for piece in turn.pieces)
     moved = [turn for turn in finished.turns + finished.probed.turns if len(turn.pieces) > 1]
     assert finished.summary.resubmitted_calls == len(moved)

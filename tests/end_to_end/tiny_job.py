@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.end_to_end.probe import Probed, cross_a_flip
+from tests.end_to_end.probe import Probed, cross_flips
 from tests.end_to_end.running import TINY, TOKEN, Job, conductor, start_job, stop, summary, trajectories, url_of, wait_for, wait_for_end
 from tests.scraping import Prometheus, of_local_job, prometheus
 from tidemill.api import RLJob, load_rljob
@@ -85,7 +85,7 @@ async def _accompany(job: Job) -> tuple[list[Tide], Probed]:
     async with aiohttp.ClientSession() as session, asyncio.timeout(JOB_SECONDS):
         watching = asyncio.create_task(_watch(ConductorClient(url_of(job, "tidemill_rollout.conductor"), TOKEN, session), tides))
         try:
-            probed = await cross_a_flip(job, session)
+            probed = await cross_flips(job, session)
             while job.process.poll() is None:
                 await asyncio.sleep(0.1)
         finally:

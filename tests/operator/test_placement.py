@@ -99,3 +99,16 @@ def test_of_two_jobs_that_fit_only_one_at_a_time_one_is_soon_whole(nodes: int, e
 def test_jitter_is_a_share_and_always_the_same(uid: str, times: int) -> None:
     assert 0 <= jitter(uid, times) < 1
     assert jitter(uid, times) == jitter(uid, times)
+
+
+def test_a_sandbox_that_has_ended_is_its_conductors_business() -> None:
+    world = World()
+    world.everything_runs()
+    conductor = world.pods()["job-conductor-0"]["metadata"]
+    by = {"apiVersion": "v1", "kind": "Pod", "name": conductor["name"], "uid": conductor["uid"]}
+    labels = {**conductor["labels"], "tidemill.dev/component": "sandbox"}
+    meta = {"name": "job-g1-0-1", "namespace": "ns", "labels": labels, "ownerReferences": [by]}
+    world.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": "n0"}, "status": {"phase": "Succeeded"}})
+    world.now += 600.0
+    assert "job-g1-0-1" in {pod.name for pod in world.observed().pods}
+    assert not [action for action in world.plan() if isinstance(action, Delete)]

@@ -392,8 +392,10 @@ def test_what_is_left_of_an_earlier_job_of_the_name_neither_counts_nor_is_adopte
     world.caches.absorb({**fresh, "metadata": {**fresh["metadata"], "resourceVersion": "100000"}})
     world.reading, world.dry_run = Reading(), ""
     observed = world.observed()
-    assert (observed.things, observed.cells) == ({}, ())
+    assert (observed.things, observed.cells, observed.pods) == ({}, (), ())
+    assert {pod.name for pod in observed.left} == {*world.pods()}
     made = [action for action in world.plan() if isinstance(action, Apply)]
     assert {action.ref for action in made} & set(left), "they are wanted"
+    assert "Pod" not in {action.ref.kind for action in made}, "their names are taken"
     assert all(not action.uid for action in made), "as new ones, which are refused while the name is taken"
     assert not any("clusterIP" in action.manifest.get("spec", {}) for action in made), "at addresses of their own"

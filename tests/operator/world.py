@@ -187,7 +187,8 @@ class World:
         name = f"{self.key[1]}-{component}"
         owner = self.objects[Ref("StatefulSet", self.key[0], name)]
         labels = owner["spec"]["template"]["metadata"]["labels"]
-        meta = {"name": f"{name}-0", "namespace": self.key[0], "labels": labels}
+        by = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": owner["metadata"]["uid"], "controller": True}
+        meta = {"name": f"{name}-0", "namespace": self.key[0], "labels": labels, "ownerReferences": [by]}
         self.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": "n0"}})
         self.pod(f"{name}-0")
 

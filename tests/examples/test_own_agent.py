@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import stand_ins
 from tests.harnesses.script import Script, calls
 from tests.rollout.gateway.world import CHATML_WITH_TOOLS, paths, text_of, tokens_of, world
 from tidemill.api import load_rljob
@@ -13,6 +14,8 @@ from tidemill.local.cores import gpus_of
 from tidemill.local.programs import PROGRAMS
 from tidemill.local.sources import source_rules
 from tidemill.local.supported import unsupported
+from tidemill.trajectory.files import read_trajectory
+from tidemill.wire.conductor import JobPhase
 from tidemill_rollout.harness.presets import PRESETS
 from tidemill_rollout.sandbox.execution import LocalExecutions
 from tidemill_rollout.tasks.source import load_tasks
@@ -63,6 +66,24 @@ async def test_an_agent_works_as_written_and_what_it_sampled_is_one_path(name: s
         assert (first.wire, last.parent) == (WIRES[name], first.id)
         assert [list(turn.sampled_ids) for turn in (first, last)] == [tokens_of(answer) for answer in script.answers]
         assert "1 greeting.txt" in text_of(paths(around.turns)[last.id])
+
+
+@pytest.mark.parametrize("name", WIRES)
+async def test_the_whole_job_succeeds_as_written(name: str, mine: Path, tmp_path: Path) -> None:
+    """With its conductor, gateway and sandboxes; its cells are stand-ins."""
+    (mine / "tasks" / "hello" / "environment").mkdir()
+    (mine / "tasks" / "hello" / "environment" / "agent.py").write_text(AGENTS[name])
+    executions = load_rljob(mine / "rljob.yaml").spec.schedule.rollouts_per_group
+    script = Script({"greeting.txt": ('```tool bash\n{"command": "echo hello > greeting.txt"}\n```', "Done.")})
+    async with stand_ins.running(mine / "rljob.yaml", tmp_path / "runs", script) as job:
+        tide = await job.until("the job ends", lambda tide: tide.phase in stand_ins.ENDED)
+    assert (tide.phase, tide.terminated) == (JobPhase.SUCCEEDED, executions)
+    told = [read_trajectory(file) for file in (tmp_path / "runs" / "trajectories").glob("*")]
+    assert [trajectory.score for trajectory in told] == [1.0] * executions
+    for trajectory in told:
+        first, last = trajectory.turns
+        assert (first.wire, last.parent) == (WIRES[name], first.id)
+    assert len(list((tmp_path / "runs").glob("executions/*/*/harness.log"))) == executions
 
 
 def test_every_preset_is_in_every_table() -> None:

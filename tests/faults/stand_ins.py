@@ -20,10 +20,11 @@ import yaml
 from tests.ports import free_port
 from tests.rollout.conductor.world import Agent, Trainer
 from tests.rollout.gateway.world import TOKEN, ScriptedEngine, model_folder, serving
+from tidemill.api import load_rljob
 from tidemill.local.parent import die_with_parent
 from tidemill.local.processes import tail
 from tidemill.wire.conductor import ConductorClient, ExecutionView, JobPhase, Tide
-from tidemill.wire.gateway import GatewayClient, Route
+from tidemill.wire.gateway import Gateways, Route
 from tidemill.wire.http import Unreachable, serve
 
 CAPACITY = 16
@@ -60,8 +61,8 @@ class Job:
     session: aiohttp.ClientSession
     engine: ScriptedEngine
     enter: tuple[str, ...]  # what is put before every command
+    gateway_ports: tuple[int, ...]
     conductor_port: int = field(default_factory=free_port)
-    gateway_port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -69,19 +70,25 @@ class Job:
         return ConductorClient(f"http://127.0.0.1:{self.conductor_port}", TOKEN, self.session)
 
     @property
-    def gateway(self) -> GatewayClient:
-        return GatewayClient(f"http://127.0.0.1:{self.gateway_port}", TOKEN, self.session)
+    def gateway(self) -> Gateways:
+        """All of them."""
+        return Gateways(self.gateway_urls, TOKEN, self.session)
+
+    @property
+    def gateway_urls(self) -> tuple[str, ...]:
+        return tuple(f"http://127.0.0.1:{port}" for port in self.gateway_ports)
 
     def start(self, name: str) -> None:
-        where = ("--manifest", str(self.manifest), "--workdir", str(self.folder))
-        arguments = {
-            "conductor": ("--port", str(self.conductor_port), "--gateway-url", self.gateway.base_url, "--cores-shared"),
-            "gateway": (
-                *("--port", str(self.gateway_port), "--socket", str(self.folder / "gateway.sock")),
-                *("--conductor-url", self.conductor.base_url, "--model", str(self.manifest.parent / "model")),
-            ),
-        }[name]
-        command = (*self.enter, sys.executable, "-m", f"tidemill_rollout.{name}", *where, *arguments)
+        """conductor, gateway (the one that sandboxes knock at), gateway-1, ..."""
+        where = ("--manifest", str(self.manifest), "--workdir", str(self.folder), "--gateway-url", ",".join(self.gateway_urls))
+        kind, _, number = name.partition("-")
+        if kind == "conductor":
+            where += ("--port", str(self.conductor_port), "--cores-shared")
+        else:
+            where += ("--port", str(self.gateway_ports[int(number or 0)]), "--number", number or "0")
+            where += ("--conductor-url", self.conductor.base_url, "--model", str(self.manifest.parent / "model"))
+            where += () if number else ("--socket", str(self.folder / "gateway.sock"))
+        command = (*self.enter, sys.executable, "-m", f"tidemill_rollout.{kind}", *where)
         with self.log(name).open("ab") as log:
             environment = {**os.environ, "TIDEMILL_TOKEN": TOKEN}
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=die_with_parent)
@@ -142,9 +149,10 @@ async def running(file: Path, folder: Path, say: Callable[[str], str], seen: Pat
         engine.url = await stack.enter_async_context(serving(engine.application()))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         seen = seen or folder
-        job = Job(file, folder, seen, seen / "logs", session, engine, enter)
+        ports = tuple(free_port() for _ in range(load_rljob(file).spec.gateway.replicas))
+        job = Job(file, folder, seen, seen / "logs", session, engine, enter, ports)
         job.logs.mkdir(parents=True)
-        for name in ("gateway", "conductor"):
+        for name in ("gateway", *(f"gateway-{number}" for number in range(1, len(ports))), "conductor"):
             job.start(name)
         tasks: list[asyncio.Task[None]] = []
         core: Trainer | None = None

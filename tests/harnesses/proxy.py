@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from tidemill_rollout.sandbox.relay import CALL_HEADER
 
 How = Literal["reset", "cut", "end", "stall"]
 
 PARTS = 22
+"""Places to break an answer at. No stream of these tests has more events."""
+
+_CALL_ID = re.compile(rb"\r\n%s: (\w+)\r\n" % CALL_HEADER.encode())
 _CALLS = (b"/messages", b"/chat/completions", b"/responses")
 
 
@@ -22,7 +28,7 @@ class Break:
     """What becomes of one answer, which the gateway has written whole."""
 
     how: How
-    after: int = -1  # so many events of it pass, or parts of `PARTS` where it is no stream; -1: not even its headers
+    after: int = -1  # so many events of it pass, or, where it is no stream, what is before that one of `places`; -1: not even its headers
     seconds: float = 0.0  # of a stall, after which the connection is reset; it ends when the other side hangs up
 
 
@@ -34,6 +40,7 @@ class Proxy:
     breaks: Callable[[int], Break | None]
     calls: int = 0
     broken: int = 0
+    of_harness: set[bytes] = field(default_factory=set)  # a sandbox's relay gives each of its harness's calls an id, and asks again with that
 
     @contextlib.asynccontextmanager
     async def on_socket(self, path: Path) -> AsyncIterator[Path]:
@@ -67,6 +74,7 @@ class Proxy:
                 return await _pass_on(there, writer, request.startswith(b"HEAD"))
             wanted = self.breaks(self.calls)
             self.calls += 1
+            self.of_harness.update(_CALL_ID.findall(request))
             if wanted is None:
                 return await _pass_on(there, writer, False)
             self.broken += 1
@@ -100,7 +108,8 @@ async def _break(wanted: Break, there: asyncio.StreamReader, reader: asyncio.Str
             last = -1 if wanted.how == "end" else len(events)  # one that is closed properly lacks something, or it is not broken
             shown = _show(b"".join(events[:last][: wanted.after]), shown, writer)
     if wanted.after >= 0 and b"event-stream" not in head:
-        _show(body[: len(body) * wanted.after // PARTS], 0, writer)
+        for place in places(len(body))[: wanted.after + 1]:
+            shown = _show(body[: min(place, len(body) - (wanted.how == "end"))], shown, writer)
     if wanted.how == "end":
         writer.write(b"0\r\n\r\n")
     await writer.drain()
@@ -114,6 +123,11 @@ async def _break(wanted: Break, there: asyncio.StreamReader, reader: asyncio.Str
         writer.transport.abort()
     else:
         writer.close()
+
+
+def places(size: int) -> list[int]:
+    """Where a body of so many bytes that is no stream breaks: all over it, before its last byte, and behind that, where its end is still missing."""
+    return [*(size * part // (PARTS - 2) for part in range(PARTS - 2)), size - 1, size]
 
 
 def _show(wanted: bytes, shown: int, writer: asyncio.StreamWriter) -> int:

@@ -58,4 +58,5 @@ async def test_an_agent_does_not_notice_flips_dying_engines_and_a_restarted_gate
     assert (done.work / "notes.txt").read_text() == LINES
     done.check_tokens()
     assert done.tree == tree_of(script)
+    assert done.asked_by_harness == len(script.answers)
     assert any(len({piece.cell for piece in turn.pieces}) == 2 for turn in done.turns)

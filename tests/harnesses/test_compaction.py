@@ -58,6 +58,14 @@ class Compacting(Script):
     def answers(self) -> tuple[str, ...]:
         return tuple(self.given.values())
 
+    @property
+    def tree(self) -> list[tuple[str, str, str]]:
+        """As `Outcome.tree`."""
+        before = ["", *(answer for (part, _), answer in sorted(self.given.items()) if part == "before")]
+        chain = [(earlier, later, "main") for earlier, later in pairwise(before)]
+        parent = before[-1 - self._case.forks] if self._case.forks else ""
+        return sorted([*chain, (parent, SUMMARY, "main-summary"), ("", DONE, "main")])
+
     def _arguments(self, number: int) -> dict[str, object]:
         command = f"head -c {self._case.output_bytes} /dev/zero | tr '\\0' x; echo {number}"
         if self._case.preset == "codex":
@@ -77,15 +85,46 @@ CASES = (
 )
 
 
+def setting_of(case: Case, script: Compacting) -> Setting:
+    return Setting(case.preset, INSTRUCTION, script, version=case.version, environment=dict(case.environment), max_length=case.max_length)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.preset} {case.version} {case.why}")
 async def test_the_summary_of_a_compaction_is_told_from_the_agents_work(case: Case, tmp_path: Path) -> None:
     script = Compacting(case)
-    setting = Setting(case.preset, INSTRUCTION, script, version=case.version, environment=dict(case.environment), max_length=case.max_length)
-    done = await work(setting, tmp_path)
+    done = await work(setting_of(case, script), tmp_path)
     assert done.exit_code == 0, done.said
     assert DONE in done.said
     done.check_tokens()
-    before = ["", *(answer for (part, _), answer in sorted(script.given.items()) if part == "before")]
-    chain = [(earlier, later, "main") for earlier, later in pairwise(before)]
-    parent = before[-1 - case.forks] if case.forks else ""
-    assert done.tree == sorted([*chain, (parent, SUMMARY, "main-summary"), ("", DONE, "main")])
+    assert done.tree == script.tree
+
+
+DELEGATED = calls("A helper.", ("Agent", {"description": "Helper", "prompt": "TASK-SUB: do your part", "subagent_type": "general-purpose"}))
+
+
+class CompactingHelper(Compacting):
+    """The same of a sub-agent, which the main agent starts and waits for."""
+
+    def __call__(self, prompt: str) -> str:
+        if "TASK-MAIN" not in prompt:
+            return super().__call__(prompt)
+        number = prompt.count(OPENING) - 1
+        self.given["main", number] = (DELEGATED, DONE)[number]
+        return self.given["main", number]
+
+    @property
+    def tree(self) -> list[tuple[str, str, str]]:
+        compacted = [(before, answer, kind.replace("main", "sub-agent")) for before, answer, kind in super().tree]
+        return sorted([*compacted, ("", DELEGATED, "main"), (DELEGATED, DONE, "main")])
+
+
+GROWING = [case for case in CASES if case.preset == "claude-code" and case.why == "grows"]
+
+
+@pytest.mark.parametrize("case", GROWING, ids=lambda case: f"{case.preset} {case.version}")
+async def test_the_summary_of_a_sub_agents_compaction_is_a_sub_agents_summary(case: Case, tmp_path: Path) -> None:
+    script = CompactingHelper(case)
+    done = await work(setting_of(case, script), tmp_path)
+    assert done.exit_code == 0, done.said
+    done.check_tokens()
+    assert done.tree == script.tree

@@ -43,6 +43,7 @@ class Outcome:
     script: Script
     attached: int  # retries that were given the answer under way
     asked: int  # calls that reached the proxy
+    asked_by_harness: int  # of these, those that are not its relay's doing
     broken: int  # answers that it broke
 
     @property
@@ -123,7 +124,7 @@ async def work(setting: Setting, folder: Path, meanwhile: Callable[[Around], Awa
         attached = (await around.state()).attached_retries
         await around.close("x1")
         prompts = {tuple(asked.token_ids) for engine in around.engines.values() for asked in engine.requests}
-        return Outcome(exit_code, said, place, around.turns, prompts, setting.script, attached, proxy.calls, proxy.broken)
+        return Outcome(exit_code, said, place, around.turns, prompts, setting.script, attached, proxy.calls, len(proxy.of_harness), proxy.broken)
 
 
 async def _happen(meanwhile: Callable[[Around], Awaitable[None]], around: Around) -> None:

@@ -30,6 +30,16 @@ class Fault(Exception):
         self.retry_after = retry_after
 
 
+class Away(Fault):
+    """Who would answer is away for a moment: this gateway stops, or the execution's own does not answer.
+
+    A sandbox's relay is not told but cut off: then it asks again by itself, and the harness, which may know no retry, does not notice.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message, retry_after=2)
+
+
 class TooLong(Fault):
     """The prompt leaves no room for an answer. Harnesses compact their history when told so in the words of their wire."""
 

@@ -16,7 +16,7 @@ from tidemill.telemetry.logs import Log
 from tidemill.wire.gateway import Closed, Drain, Drained, GatewayState, OpenExecution, Route
 from tidemill.wire.http import Refused
 from tidemill_rollout.gateway.answering import Answering
-from tidemill_rollout.gateway.conversation import Answer, Ask, Fault
+from tidemill_rollout.gateway.conversation import Answer, Ask, Away, Fault
 from tidemill_rollout.gateway.delivery import Delivery
 from tidemill_rollout.gateway.execution import Call, Execution
 from tidemill_rollout.gateway.generation import Generator
@@ -66,6 +66,7 @@ class Gateway:
         self._counters = {"calls": 0, "resubmitted": 0, "recomputed": 0, "attached": 0}
         self._requests = Requests()
         self._live = 0
+        self._stopping = False
         self._answering = Answering(renderer, generator, journal, delivery, tally, self._counters, max_length, call_seconds, clock)
 
     def replay(self) -> None:
@@ -91,7 +92,8 @@ class Gateway:
         log.info("journal replayed", executions=len(replay.executions), turns=len(replay.turns), routes=self._routes.epochs)
 
     def stop(self) -> None:
-        """Cancel what is being sampled; harnesses retry, executions stay open in the journal."""
+        """Cancel what is being sampled, and begin nothing new; harnesses retry, executions stay open in the journal."""
+        self._stopping = True
         for execution in self._executions.values():
             for call in execution.calls.values():
                 if call.sampling:
@@ -208,6 +210,8 @@ class Gateway:
             self._counters["attached"] += 1
             self._journal.count({"attached": 1})
             return known
+        if self._stopping:
+            raise Away("the gateway is stopping")
         if execution.live >= CALLS_PER_EXECUTION:
             raise Fault(503, f"this execution has {execution.live} calls under way, no more are taken", retry_after=2)
         if self._live >= CALLS or self._routes.waiting >= WAITING:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tidemill.telemetry.logs import Log
 from tidemill.wire.shards import shard_of
-from tidemill_rollout.gateway.conversation import Fault
+from tidemill_rollout.gateway.conversation import Away, Fault
 from tidemill_rollout.gateway.receiving import MAX_BODY_BYTES
 
 PASSED_ON_HEADER = "Tidemill-Passed-On"
@@ -43,7 +43,7 @@ class Peers:
         return "" if shard == self.own else self.urls[shard]
 
     async def pass_on(self, request: web.Request, url: str, *, files: bool = False) -> web.StreamResponse:
-        """`files`: of a sandbox, which may be large. Raises `Fault` (503) when the other gateway does not answer."""
+        """`files`: of a sandbox, which may be large. Raises `Away` when the other gateway does not answer."""
         if not files and request.content_length is not None and request.content_length > MAX_BODY_BYTES:
             raise Fault(413, f"the request is larger than {MAX_BODY_BYTES >> 20} MiB")
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
@@ -70,7 +70,7 @@ class Peers:
         except (aiohttp.ClientError, TimeoutError, OSError) as trouble:
             log.warning("a request was not passed on", gateway=url, reason=repr(trouble))
             if response is None or not response.prepared:
-                raise Fault(503, "the gateway of this execution does not answer", retry_after=2) from trouble
+                raise Away("the gateway of this execution does not answer") from trouble
             if request.transport is not None:  # half of it has been sent: only a broken connection still tells
                 request.transport.abort()
             return response

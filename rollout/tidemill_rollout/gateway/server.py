@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from tidemill.telemetry.logs import Log
-from tidemill_rollout.gateway.conversation import Answer, Ask, Fault, joined
+from tidemill_rollout.gateway.conversation import Answer, Ask, Away, Fault, joined
 from tidemill_rollout.gateway.execution import Call, Execution
 from tidemill_rollout.gateway.executions import Gateway
 from tidemill_rollout.gateway.peers import Peers
@@ -104,6 +104,8 @@ class HarnessSide:
             routes = "v1/chat/completions, v1/responses, v1/messages and v1/models"
             raise Fault(404, f"{request.method} {request.path}: there is no such route; there are {routes}")
         except Fault as fault:
+            if _asks_again(request, fault):
+                _abort(request)
             headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
             return web.Response(body=wire.error(fault), status=fault.status, headers=headers, content_type="application/json")
 
@@ -151,7 +153,7 @@ class HarnessSide:
             try:
                 answer = _result(call)
             except Fault as fault:
-                if not ask.stream:  # the status has been sent: only a broken connection still tells of a failure
+                if not ask.stream or _asks_again(request, fault):  # the status has been sent: only a broken connection still tells of a failure
                     _abort(request)
                     return
                 await _write(response, out.failure(fault), last=True)
@@ -210,11 +212,16 @@ def _key(request: web.Request) -> str:
 
 def _result(call: Call) -> Answer:
     if call.outcome.cancelled():
-        raise Fault(503, "the gateway is stopping", retry_after=2)
+        raise Away("the gateway is stopping")
     failure = call.outcome.exception()
     if failure is not None and not isinstance(failure, Fault):
         raise Fault(500, "the gateway failed on this call; its log has the reason") from failure
     return call.outcome.result()
+
+
+def _asks_again(request: web.Request, fault: Fault) -> bool:
+    """Whether a relay would, of a connection that breaks."""
+    return isinstance(fault, Away) and CALL_HEADER in request.headers
 
 
 def _abort(request: web.Request) -> None:

@@ -1,6 +1,6 @@
 """Preset mini-swe-agent: the console script `mini` as PyPI has it. Measured: 3.5 s of CPU time and 210 MB to start, nearly all for importing LiteLLM.
 
-Every call is one answer, not streamed, so nothing can be cut in the middle: it asks again after a lost connection, a 429 or a 5xx.
+Every call is one answer, not streamed, and a part of one is none: it asks again after a body that breaks off, a lost connection, a 429 or a 5xx.
 """
 
 from __future__ import annotations

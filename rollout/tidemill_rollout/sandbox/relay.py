@@ -146,10 +146,10 @@ class Relay:
             bodiless = request.head_only or head.status in (204, 304)
             body = bytearray()
             for piece, data in () if bodiless else answer.pieces(head):
+                if head.length == -1 and not data and not _is_whole(body, head.kind):
+                    raise Broken  # what came last stays here: half an answer ends Claude Code, and opencode goes on with it
                 passing.add(piece)
                 body += data
-            if head.length == -1 and not _is_whole(body, head.kind):
-                raise Broken
             self._delivered.add(call)  # before the harness has it, because its next request may be quicker than we are
             try:
                 passing.finish()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from tidemill.wire.http import Unreachable
 from tidemill.wire.shards import address_of, addresses, shard_of
 from tidemill_rollout.gateway import process
 from tidemill_rollout.gateway.process import Running, Settings, running
+from tidemill_rollout.sandbox.relay import CALL_HEADER
 
 BODY = {"messages": [{"role": "user", "content": "go"}]}
 EXECUTIONS = [f"n{number}" for number in range(8)]
@@ -169,6 +171,8 @@ async def test_a_gateway_that_is_away_holds_up_only_its_own_and_goes_on_from_its
             assert await _said(w, urls[0], other) == (200, "hello")
         assert (await _said(w, urls[0], mine))[0] == 200
         assert (await _said(w, urls[0], other))[0] == 503
+        with pytest.raises(aiohttp.ClientError):  # a relay asks again of itself, so the harness need not know
+            await _said(w, urls[0], other, relayed="c1")
         with pytest.raises(Unreachable):
             await client.put_route(w.route_to("cell-0", version=1))
         async with one_of(w, urls, 1):
@@ -178,8 +182,9 @@ async def test_a_gateway_that_is_away_holds_up_only_its_own_and_goes_on_from_its
             assert (await client.close(mine, 1)).turns == 1
 
 
-async def _said(w: World, url: str, execution: str) -> tuple[int, str]:
-    async with w.session.post(url + f"/x/{execution}/v1/chat/completions", json=BODY, headers={"x-api-key": f"key-of-{execution}"}) as response:
+async def _said(w: World, url: str, execution: str, relayed: str = "") -> tuple[int, str]:
+    headers = {"x-api-key": f"key-of-{execution}", **({CALL_HEADER: relayed} if relayed else {})}
+    async with w.session.post(url + f"/x/{execution}/v1/chat/completions", json=BODY, headers=headers) as response:
         body = await response.json()
         if response.status == 503:
             assert int(response.headers["Retry-After"]) > 0

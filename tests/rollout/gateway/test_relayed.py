@@ -1,6 +1,10 @@
 """What a sandbox's relay tells the gateway: an answer counts as delivered when the harness has it, not when it was sent."""
 
+import asyncio
 from pathlib import Path
+
+import aiohttp
+import pytest
 
 from tests.rollout.gateway.world import World, until, world
 from tidemill_rollout.sandbox.relay import CALL_HEADER, DELIVERED_HEADER
@@ -53,3 +57,31 @@ async def test_ids_of_nothing_and_of_other_executions_do_no_harm(tmp_path: Path)
         assert len(w.engines["cell-0"].requests) == 2
         assert await ask(w, "go", **{CALL_HEADER: "c1"}) == "hello"
         assert len(w.engines["cell-0"].requests) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("begins", [False, True], ids=["before the answer begins", "in the middle of it"])
+async def test_a_gateway_that_stops_tells_harnesses_and_cuts_off_relays_which_ask_again(begins: bool, stream: bool, tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    async def asked(text: str, **headers: str) -> str:
+        body = {"messages": [{"role": "user", "content": text}], "stream": stream}
+        headers = {"Authorization": "Bearer key-of-e1", **headers}
+        async with w.session.post(f"{w.url}/x/e1/v1/chat/completions", json=body, headers=headers) as response:
+            begun.append(text)
+            return await response.text()
+
+    async with world(tmp_path, pulse_seconds=0.01 if begins else 15.0) as w:
+        w.engines["cell-0"].hold_after = 2
+        async with w.gateway():
+            await w.route()
+            relayed = asyncio.create_task(asked("one", **{CALL_HEADER: "c1"}))
+            told = asyncio.create_task(asked("two"))
+            await until(lambda: len(w.engines["cell-0"].requests) == 2 and len(begun) == 2 * begins)
+        with pytest.raises(aiohttp.ClientError):
+            await relayed
+        if begins and not stream:  # the status has been sent
+            with pytest.raises(aiohttp.ClientError):
+                await told
+        else:
+            assert "the gateway is stopping" in await told

@@ -142,6 +142,18 @@ def test_an_answer_that_was_begun_and_breaks_is_a_broken_connection_for_the_harn
             client.getresponse().read()
 
 
+def test_of_a_stream_that_was_begun_and_is_closed_properly_before_its_end_what_came_last_is_kept_back() -> None:
+    """It may hold all of a text, or of a call to a tool: with that Claude Code ends, and opencode goes on."""
+    slow = chunked(*EVENTS[:2]).replace(b"\r\n\r\n", b"\r\n\r\n|pause|", 1).replace(EVENTS[0] + b"\r\n", EVENTS[0] + b"\r\n|pause|")
+    with harness(Gateway(lambda count: slow, pause_seconds=0.2), hold_seconds=0.1) as client:
+        client.request("POST", "/", b"{}")
+        answer = client.getresponse()
+        assert answer.read(len(EVENTS[0])) == EVENTS[0]
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)) as broken:
+            answer.read()
+        assert getattr(broken.value, "partial", b"") == b""
+
+
 def test_a_gateway_that_falls_silent_is_asked_again() -> None:
     silent = STREAM[:-50] + b"|pause|" + STREAM[-50:]
     gateway = Gateway(lambda count: silent if count == 1 else STREAM, pause_seconds=2.0)

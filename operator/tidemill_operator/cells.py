@@ -90,7 +90,8 @@ def template(context: Context, cell: Wanted, rank: int, leader_ip: str = "") -> 
     spec = context.job.spec.cells
     profile = context.config.network_profiles.get(spec.network.profile, NetworkProfileConfig())
     mounts = [*pods.common_mounts(), {"name": "shm", "mountPath": "/dev/shm"}]
-    main = pods.container(context, COMPONENT, context.config.images.cell, _command(context, cell, rank, leader_ip), mounts, **_ports_and_probes())
+    command = _command(context, cell, rank, leader_ip)
+    main = pods.container(context, COMPONENT, context.config.images.cell, command, mounts, **_ports_and_probes(cell, rank))
     main["resources"] = _resources(context, profile)
     main["env"] = [*main["env"], *({"name": key, "value": value} for key, value in profile.env.items())]
     if profile.capabilities:
@@ -151,12 +152,12 @@ def _resources(context: Context, profile: NetworkProfileConfig) -> Manifest:
     return resources
 
 
-def _ports_and_probes() -> Manifest:
+def _ports_and_probes(cell: Wanted, rank: int) -> Manifest:
+    agent = {"name": "agent", "containerPort": names.AGENT_PORT, "protocol": "TCP"}
+    trainer = {"name": "trainer", "containerPort": names.TRAINER_PORT, "protocol": "TCP"}
     return {
-        "ports": [
-            {"name": "agent", "containerPort": names.AGENT_PORT, "protocol": "TCP"},
-            {"name": "trainer", "containerPort": names.TRAINER_PORT, "protocol": "TCP"},
-        ],
+        # What is declared is scraped: a port on which nobody listens would be a target that is down for ever.
+        "ports": [agent, trainer] if cell.kind is not CellKind.STANDALONE and rank == 0 else [agent],
         # An engine may take minutes to come up, the agent seconds.
         "startupProbe": pods.probe("/healthz", names.AGENT_PORT, period_seconds=2, failures=150),
         "livenessProbe": pods.probe("/healthz", names.AGENT_PORT, period_seconds=10, failures=6),

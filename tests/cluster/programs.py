@@ -41,6 +41,13 @@ MODULES = (
     ),
     # Enforces NetworkPolicy. It has reported security flaws: for tests only.
     Module("github.com/cloudnativelabs/kube-router/v2", "2.1.0", {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}),
+    # Debian's cannot look for pods.
+    Module(
+        "github.com/prometheus/prometheus",
+        "0.316.0",
+        {"prometheus": "github.com/prometheus/prometheus/cmd/prometheus"},
+        tags=("remove_all_sd", "enable_kubernetes_sd"),
+    ),
 )
 
 SERVER = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")

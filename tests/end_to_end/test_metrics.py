@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 
 import pytest
 
-from helm.dashboards.boards import Asked, filled, queries
+from helm.dashboards.boards import Asked
+from helm.dashboards.panel import NEEDS_AN_OPERATOR
 from tests.end_to_end.running import conductor
 from tests.end_to_end.tiny_job import Finished
+from tests.scraped import (
+    EACH_COUNT,
+    EACH_PANEL,
+    MAY_LACK,
+    Scraped,
+    a_panel_has_data,
+    all_is_declared,
+    counted_as_stored,
+    no_execution_was_lost,
+    rules_hold,
+)
 from tests.scraping import INTERVAL_SECONDS, Prometheus, QueryFailed, has_data
-from tidemill.telemetry.catalogue import ALL
 from tidemill.telemetry.events import AnyEvent, ExecutionEnded, FlipEnded
-from tidemill.telemetry.metric import Kind
 from tidemill.telemetry.roles import role_spans
 
 pytestmark = pytest.mark.timeout(400)
@@ -23,6 +32,11 @@ NEEDS_A_CLUSTER = ("TidemillOperatorWithoutLeader",)
 """It fires where there is no operator, as here."""
 
 OF_THE_SCRAPE = {"job", "instance", "process", "cell"}
+
+
+@pytest.fixture
+def scraped(finished: Finished) -> Scraped:
+    return Scraped(finished.prometheus, INTERVAL_SECONDS, finished.rules)
 
 
 def counted(prometheus: Prometheus, selector: str, at: float) -> dict[str, float]:
@@ -69,14 +83,10 @@ def test_the_report_adds_up_the_hours_of_the_events_to_the_jobs_end(finished: Fi
     assert finished.summary.hours_by_role == pytest.approx(by_role)
 
 
-@pytest.mark.parametrize(("name", "moment"), [("dispatched", "created"), ("started", "started"), ("terminated", "ended")])
-def test_at_every_scrape_executions_were_counted_exactly_as_the_store_had_them(name: str, moment: str, finished: Finished) -> None:
-    """A sample's time is when it was asked for; the answer is computed within the second. Where nothing happened in it there is one right answer."""
-    happened = sorted(row[0] for row in conductor(finished.job, f"SELECT {moment} FROM executions WHERE {moment} IS NOT NULL"))
-    (series,) = finished.prometheus.samples(f"tidemill_executions_{name}_total", finished.last_scrape)
-    bounds = [(bisect_right(happened, at), value, bisect_right(happened, at + INTERVAL_SECONDS)) for at, value in series.samples]
-    assert [bound for bound in bounds if not bound[0] <= bound[1] <= bound[2]] == []
-    assert len({value for before, value, after in bounds if before == after}) > 1, "exactly, at more than one number"
+@EACH_COUNT
+def test_at_every_scrape_executions_were_counted_exactly_as_the_store_had_them(name: str, moment: str, finished: Finished, scraped: Scraped) -> None:
+    rows = conductor(finished.job, f"SELECT {moment} FROM executions WHERE {moment} IS NOT NULL")
+    counted_as_stored(scraped, f"tidemill_executions_{name}_total", (row[0] for row in rows))
 
 
 def test_the_last_scrape_saw_all_but_what_the_last_second_brought(finished: Finished) -> None:
@@ -89,12 +99,8 @@ def test_the_last_scrape_saw_all_but_what_the_last_second_brought(finished: Fini
     assert sum(time <= at - INTERVAL_SECONDS for time in ended) <= scored.last <= len(ended)
 
 
-def test_no_execution_was_lost_and_the_waterlevel_never_fell_below_zero_at_any_scrape(finished: Finished) -> None:
-    (lost,) = finished.prometheus.samples("tidemill_executions_lost", finished.last_scrape)
-    assert {value for _, value in lost.samples} == {0.0}
-    (level,) = finished.prometheus.samples("tidemill_waterlevel", finished.last_scrape)
-    assert min(value for _, value in level.samples) == 0
-    assert max(value for _, value in level.samples) > 0
+def test_no_execution_was_lost_and_the_waterlevel_never_fell_below_zero_at_any_scrape(scraped: Scraped) -> None:
+    no_execution_was_lost(scraped)
 
 
 def test_agents_and_conductor_tell_of_the_same_flips(finished: Finished) -> None:
@@ -111,32 +117,17 @@ def test_agents_and_conductor_tell_of_the_same_flips(finished: Finished) -> None
 
 
 def test_nothing_is_scraped_that_is_not_declared(finished: Finished) -> None:
-    parts = ("_bucket", "_sum", "_count")
-    declared = {metric.name + part: metric for metric in ALL for part in (parts if metric.kind is Kind.HISTOGRAM else ("",))}
-    wrong = []
-    for series in finished.prometheus.samples('{__name__=~"tidemill_.+"}', finished.last_scrape):
-        name = series.labels["__name__"]
-        allowed = {*declared[name].labels, *OF_THE_SCRAPE, "__name__", "le"} if name in declared else set()
-        if not set(series.labels) <= allowed or series.labels["process"] != declared[name].process:
-            wrong.append(series.labels)
-    assert wrong == []
+    found = finished.prometheus.samples('{__name__=~"tidemill_.+"}', finished.last_scrape)
+    all_is_declared(found, OF_THE_SCRAPE, lambda labels: labels["process"])
 
 
-@pytest.mark.parametrize("asked", list(queries()), ids=str)
-def test_a_panel_has_data_or_says_why_not(asked: Asked, finished: Finished) -> None:
-    expr = filled(asked.query.expr, interval=f"{10 * INTERVAL_SECONDS:g}s")
-    found = finished.prometheus.over(expr, finished.first_scrape, finished.last_scrape)
-    assert asked.panel.empty or has_data(found), expr
+@EACH_PANEL
+def test_a_panel_has_data_or_says_why_not(asked: Asked, scraped: Scraped) -> None:
+    a_panel_has_data(scraped, asked, (*MAY_LACK, NEEDS_AN_OPERATOR))
 
 
-def test_no_rule_fails_and_what_is_recorded_has_data(finished: Finished) -> None:
-    rules = finished.rules
-    assert len([rule for rule in rules if rule["type"] == "alerting"]) > 10
-    assert [rule["name"] for rule in rules if rule["health"] != "ok" or rule.get("lastError")] == []
-    assert {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] == "firing"} <= set(NEEDS_A_CLUSTER)
-    for rule in rules:
-        if rule["type"] == "recording":
-            assert has_data(finished.prometheus.over(rule["name"], finished.first_scrape, finished.last_scrape)), rule["name"]
+def test_no_rule_fails_and_what_is_recorded_has_data(scraped: Scraped) -> None:
+    rules_hold(scraped, NEEDS_A_CLUSTER)
 
 
 def test_a_query_that_is_none_is_found(finished: Finished) -> None:

@@ -178,3 +178,16 @@ def test_jobs_are_scraped_in_the_namespaces_that_are_served_with_their_own_label
     pods = [cells.template(context, cells.wanted(context)[0], 0), conductor.template(context), gateway.template(context)]
     served = {port["name"] for pod in pods for container in pod["spec"]["containers"] for port in container.get("ports", ())}
     assert {endpoint["port"] for endpoint in endpoints} == served
+    (engines,) = (endpoint for endpoint in endpoints if endpoint.get("path"))
+    kept = {"sourceLabels": ["__meta_kubernetes_pod_label_tidemill_dev_rank"], "regex": "0", "action": "keep"}
+    assert engines["relabelings"][0] == kept, "other nodes of a cell have no engine that answers"
+
+
+@pytest.mark.parametrize("monitor", ["podMonitor", "serviceMonitor"])
+def test_operators_are_scraped_once_whatever_is_enabled(monitor: str) -> None:
+    def monitors(*enabled: str) -> list[str]:
+        manifests = render({name: {"enabled": True} for name in enabled})
+        return [m["kind"] for m in manifests if m["kind"].endswith("Monitor") and m["metadata"]["name"] == "tidemill-operator"]
+
+    assert monitors(monitor) == [monitor[0].upper() + monitor[1:]]
+    assert monitors("podMonitor", "serviceMonitor") == ["ServiceMonitor"]

@@ -112,6 +112,15 @@ def test_a_drain_takes_one_pod_of_a_kind_at_a_time_and_cells_are_counted_because
     assert (bounds["cells"]["minAvailable"], "maxUnavailable" in bounds["cells"]) == (3 * 2 + 1 - 1, False)
 
 
+def test_pods_of_cells_declare_the_ports_on_which_somebody_listens() -> None:
+    world = World(manifest(count=2, cells={"nodesPerCell": 2, "standalone": {"replicas": 1}}))
+    world.settle()
+    of_cells = {name: pod for name, pod in world.pods().items() if pod["metadata"]["labels"]["tidemill.dev/component"] == "cell"}
+    ports = {name: [port["name"] for port in pod["spec"]["containers"][0]["ports"]] for name, pod in of_cells.items()}
+    both, agent = ["agent", "trainer"], ["agent"]
+    assert ports == {"job-cell-0-0": both, "job-cell-0-1": agent, "job-cell-1-0": both, "job-cell-1-1": agent, "job-standalone-0-0": agent}
+
+
 def test_the_manifest_in_the_pods_is_one_that_processes_load(tmp_path: Path) -> None:
     data = made().objects[Ref("ConfigMap", "ns", "job")]["data"]
     file = tmp_path / "job.yaml"

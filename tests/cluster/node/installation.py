@@ -14,6 +14,9 @@ RELEASE, NAMESPACE = "tidemill", "tidemill-system"
 OPERATOR = f"{RELEASE}-operator"
 """Of its Deployment, its account and its lease."""
 
+MONITORING = "monitoring"
+"""The namespace from which jobs are scraped."""
+
 NODE_LOSS_SECONDS = 15
 
 
@@ -25,6 +28,7 @@ def install(cluster: Cluster) -> None:
     values: dict[str, Any] = {
         "images": {**{name: built.tag for name, built in images.items()}, "cell": HOST},
         "imagePullPolicy": "Never",
+        "metricsFrom": [MONITORING],
         "nodeLossSeconds": NODE_LOSS_SECONDS,
         "defaults": {"terminationGracePeriodSeconds": 20},
     }

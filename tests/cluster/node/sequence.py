@@ -46,8 +46,6 @@ print(json.dumps(said))
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    began: float  # unix seconds
-    ended: float
     bursts: int
     flips: tuple[Role, ...]
 
@@ -239,26 +237,28 @@ def without_api_server_and_operators(job: ClusterJob) -> Outage:
         operators = [process for pod in operator_pods(job) for process in processes_of(job.cluster, pod["metadata"]["uid"])]
         job.cluster.stop_api_server()
         send(signal.SIGKILL, operators)
+        began, burst = time.time(), job.number("SELECT COUNT(*) FROM bursts WHERE ended IS NOT NULL")
     finally:
         send(signal.SIGCONT, trainer)
-    began = time.time()
     job.note("neither API server nor operators")
-    burst = job.number("SELECT COUNT(*) FROM bursts WHERE ended IS NOT NULL")
 
     def ended() -> int:
         return job.number("SELECT COUNT(*) FROM bursts WHERE ended IS NOT NULL") - burst
 
+    def flips() -> tuple[Role, ...]:
+        return tuple(event.to for event in job.events() if isinstance(event, FlipEnded) and event.time > began)
+
     try:
-        job.wait_for("two bursts", lambda: ended() >= BURSTS_WITHOUT_API_SERVER)
+        # The core trains on until nothing is ready any more, and then flips back.
+        job.wait_for("two bursts, and flips both ways", lambda: ended() >= BURSTS_WITHOUT_API_SERVER and {*flips()} == {*Role})
     finally:
-        bursts, over = ended(), time.time()
+        outage = Outage(ended(), flips())
         job.cluster.start_api_server()
-    job.note(f"API server again, after {bursts} bursts")
-    flips = tuple(event.to for event in job.events() if isinstance(event, FlipEnded) and began < event.time < over)
+    job.note(f"API server again, after {outage.bursts} bursts")
     job.wait_for("an operator leads", lambda: leader(job) and job.status.get("phase") == "Running")
     job.wait_for("the objects say what was granted meanwhile", lambda: epochs_written(job) == epochs_granted(job))
     job.note("the operator mirrors what was granted")
-    return Outage(began, over, bursts, flips)
+    return outage
 
 
 def gather_groups(job: ClusterJob) -> None:
@@ -320,7 +320,7 @@ def report(job: ClusterJob, folder: Path) -> None:
 
 def finish(job: ClusterJob) -> int:
     """Soon: the number of steps may change while the job runs. Everything that was dispatched is still trained, and a burst more."""
-    groups_per_step = manifest()["spec"]["schedule"]["groupsPerStep"]
+    groups_per_step = int(manifest()["spec"]["schedule"]["groupsPerStep"])
     steps = job.number("SELECT COUNT(*) FROM groups") // groups_per_step + 2
     patch(job, {"spec": {"schedule": {"steps": steps}}})
     job.wait_for_phase("Succeeded")

@@ -35,12 +35,12 @@ class Schedule[K: Hashable]:
         self.busy.discard(key)
         self.failures.pop(key, None)
 
-    def failed(self, key: K, now: float, at_least_seconds: float = 0.0) -> float:
+    def failed(self, key: K, now: float, at_least_seconds: float = 0.0, at_most_seconds: float = LONGEST_BACK_OFF_SECONDS) -> float:
         """Put off: what else asks for the key meanwhile does not bring it forward, or a broken job would spin. Returns the pause."""
         self.busy.discard(key)
         times = self.failures.get(key, 0)
         self.failures[key] = times + 1
-        pause = max(at_least_seconds, min(LONGEST_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2.0**times))
+        pause = max(at_least_seconds, min(at_most_seconds, FIRST_BACK_OFF_SECONDS * 2.0**times))
         self.due[key] = now + pause
         return pause
 
@@ -68,19 +68,19 @@ class WorkQueue[K: Hashable]:
         self.schedule.add(key, self._clock() + after_seconds)
         self._changed.set()
 
-    async def run(self, work: Callable[[K], Awaitable[None]], on_failure: Callable[[K, Exception], float], workers: int) -> None:
-        """Until cancelled. `on_failure` answers how long at least the key is put off."""
+    async def run(self, work: Callable[[K], Awaitable[None]], on_failure: Callable[[K, Exception], tuple[float, float]], workers: int) -> None:
+        """Until cancelled. `on_failure` answers for how many seconds the key is put off at least and at most."""
         async with asyncio.TaskGroup() as group:
             for _ in range(workers):
                 group.create_task(self._worker(work, on_failure))
 
-    async def _worker(self, work: Callable[[K], Awaitable[None]], on_failure: Callable[[K, Exception], float]) -> None:
+    async def _worker(self, work: Callable[[K], Awaitable[None]], on_failure: Callable[[K, Exception], tuple[float, float]]) -> None:
         while True:
             key = await self._next()
             try:
                 await work(key)
             except Exception as failure:  # whatever one job's pass runs into, the others go on
-                self.schedule.failed(key, self._clock(), on_failure(key, failure))
+                self.schedule.failed(key, self._clock(), *on_failure(key, failure))
             else:
                 self.schedule.done(key)
             self._changed.set()

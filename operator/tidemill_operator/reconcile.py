@@ -22,7 +22,7 @@ from tidemill_operator.metrics import RECONCILE_ERRORS, RECONCILE_SECONDS
 from tidemill_operator.names import CONDUCTOR_URL
 from tidemill_operator.observed import Job, Observed, Reading, own
 from tidemill_operator.plan import context_of, plan
-from tidemill_operator.queue import WorkQueue
+from tidemill_operator.queue import LONGEST_BACK_OFF_SECONDS, WorkQueue
 from tidemill_operator.tide import Follower
 
 LOOK_AGAIN_SECONDS = 5.0
@@ -30,6 +30,9 @@ LOOK_AGAIN_SECONDS = 5.0
 
 COALESCE_SECONDS = 0.5
 """A busy job's readings change many times a second; a pass for each would be no use to anybody."""
+
+TAKEN_SECONDS = 5.0
+"""A name that is still an earlier job's is free within seconds: somebody who deletes a job and makes it anew waits for it."""
 
 ASK_AGAIN_SECONDS = 30.0
 """A dry run that was refused is repeated: quotas and admission rules change."""
@@ -88,15 +91,16 @@ class Reconciler:
         soonest = min((action.at - time.time() for action in actions if isinstance(action, LookAgain)), default=LOOK_AGAIN_SECONDS)
         self._queue.add(key, min(LOOK_AGAIN_SECONDS, max(0.0, soonest)))
 
-    def failed(self, key: Key, failure: Exception) -> float:
-        """Answers how long at least the job is put off."""
+    def failed(self, key: Key, failure: Exception) -> tuple[float, float]:
+        """Answers for how many seconds the job is put off at least and at most."""
         RECONCILE_ERRORS.inc()
         if isinstance(failure, KubeError | NotLeading):
             if not isinstance(failure, Conflict):
                 _log.warning("pass failed", job="/".join(key), reason=str(failure))
-            return failure.retry_after_seconds if isinstance(failure, KubeError) else 0.0
+            at_least = failure.retry_after_seconds if isinstance(failure, KubeError) else 0.0
+            return at_least, TAKEN_SECONDS if isinstance(failure, Taken) else LONGEST_BACK_OFF_SECONDS
         _log.exception("pass failed by a defect of the operator", job="/".join(key))
-        return 5.0
+        return 5.0, LONGEST_BACK_OFF_SECONDS
 
     async def stop(self) -> None:
         for key in tuple(self._followers):

@@ -35,6 +35,7 @@ def test_a_failing_key_is_put_off_longer_each_time_up_to_a_minute_and_a_success_
     schedule.done("a")
     assert schedule.failed("a", 0.0) == 0.5
     assert schedule.failed("a", 0.0, at_least_seconds=7.0) == 7.0
+    assert [schedule.failed("b", 0.0, at_most_seconds=3.0) for _ in range(4)] == [0.5, 1.0, 2.0, 3.0]
 
 
 def test_the_key_that_waits_longest_comes_first() -> None:
@@ -73,10 +74,10 @@ async def test_one_jobs_failures_do_not_keep_another_from_its_passes() -> None:
             raise ValueError(key)
         done.set()
 
-    def failed(key: str, _: Exception) -> float:
+    def failed(key: str, _: Exception) -> tuple[float, float]:
         failures.append(key)
         queue.add("bad")
-        return 0.0
+        return 0.0, 60.0
 
     queue.add("bad")
     running = asyncio.create_task(queue.run(work, failed, 1))

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import aiohttp
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -132,26 +134,29 @@ async def _running(
 ) -> AsyncIterator[subprocess.Popen[bytes]]:
     core = min(os.sched_getaffinity(os.getppid()))  # ours is the other one
     pinned = ["taskset", "-c", str(core), *command] if own_core else command
-    process = _start(pinned, {**os.environ, **(environment or {})})
-    try:
-        async with asyncio.timeout(180):
-            while not await asyncio.to_thread(_answers, port, health):
-                if process.poll() is not None:
-                    raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
-                await asyncio.sleep(0.1)
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
+    with tempfile.TemporaryFile() as log:
+        process = _start(pinned, {**os.environ, **(environment or {})}, log)
         try:
-            await asyncio.to_thread(process.wait, 10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            async with asyncio.timeout(180):
+                while not await asyncio.to_thread(_answers, port, health):
+                    if process.poll() is not None:
+                        log.seek(0)
+                        said = log.read().decode(errors="replace")[-3000:]
+                        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{said}")
+                    await asyncio.sleep(0.1)
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+            try:
+                await asyncio.to_thread(process.wait, 10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
-def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+def _start(command: list[str], environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
 def _answers(port: int, path: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -22,6 +23,8 @@ class Call:
     name: str = ""
     user: str = ""
     status: int = 0
+    pod: str = ""  # that the caller's token belongs to
+    at: float = 0.0  # unix seconds
 
     @property
     def writes(self) -> bool:
@@ -67,4 +70,6 @@ def audited(log: Path, user: str = "", offset: int = 0) -> Iterator[Call]:
                 thing = entry.get("objectRef", {})
                 resource = "/".join(filter(None, (thing.get("resource"), thing.get("subresource"))))
                 status = entry.get("responseStatus", {}).get("code", 0)
-                yield Call(entry["verb"], resource, thing.get("namespace", ""), thing.get("name", ""), caller, status)
+                pod = entry["user"].get("extra", {}).get("authentication.kubernetes.io/pod-name", [""])[0]
+                at = datetime.fromisoformat(entry["requestReceivedTimestamp"]).timestamp()
+                yield Call(entry["verb"], resource, thing.get("namespace", ""), thing.get("name", ""), caller, status, pod, at)

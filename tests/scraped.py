@@ -69,10 +69,12 @@ def rules_hold(scraped: Scraped, firing: Collection[str] = ()) -> None:
 
 
 def counted_as_stored(scraped: Scraped, counter: str, happened: Iterable[float]) -> None:
-    """A sample's time is when it was asked for; its answer is computed before the next is. Where nothing happened meanwhile one answer is right."""
+    """A sample's time is when it was asked for; it was there when the scrape was over. Where nothing happened meanwhile one answer is right."""
     times = sorted(happened)
     (series,) = scraped.samples(counter)
-    bounds = [(bisect_right(times, at), value, bisect_right(times, at + scraped.interval_seconds)) for at, value in series.samples]
+    (durations,) = scraped.samples("scrape_duration_seconds", instance=series.labels["instance"])
+    took = dict(durations.samples)
+    bounds = [(bisect_right(times, at), value, bisect_right(times, at + took[at])) for at, value in series.samples]
     assert [bound for bound in bounds if not bound[0] <= bound[1] <= bound[2]] == []
     assert len({value for before, value, after in bounds if before == after}) > 1, "exactly, at more than one number"
 

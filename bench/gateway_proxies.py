@@ -25,7 +25,7 @@ import aiohttp
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from bench.gateway_load import Client, words
-from tidemill.local.ports import free_ports
+from tests.ports import free_port
 from tidemill.wire.engine import Sampling
 from tidemill.wire.gateway import GatewayClient, OpenExecution, Route
 
@@ -212,7 +212,3 @@ def _manifest(folder: Path) -> Path:
         "  schedule: {groupsPerStep: 2, rolloutsPerGroup: 2, steps: 1}\n  sampling: {maxTokens: 4096}\n  tasks: {source: 'path:tasks'}\n"
     )
     return path
-
-
-def free_port() -> int:
-    return free_ports(1)[0]

@@ -42,7 +42,8 @@ def group(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: (*GROUPS, group(item.nodeid)).index(group(item.nodeid)))
+    rank = {name: number for number, name in enumerate(GROUPS)}
+    items.sort(key=lambda item: rank.get(group(item.nodeid), len(GROUPS)))
 
 
 class Groups(LoadScopeScheduling):

@@ -161,7 +161,7 @@ def own(observed: Observed) -> Observed:
     things = {ref: thing for ref, thing in observed.things.items() if thing.owner == job.uid}
     cells = tuple(c for c in observed.cells if Ref("GPUCell", job.namespace, gpucell(job.name, c.name)) in things)
     owners = {thing.uid for thing in things.values()}
-    ours = {p.uid for p in observed.pods if p.owner in owners}
-    pods = tuple(p for p in observed.pods if p.uid in ours or p.owner in ours)
-    left = tuple(p for p in observed.pods if p not in pods)
+    owners |= {p.uid for p in observed.pods if p.owner in owners}  # sandboxes belong to the conductor's pod
+    pods = tuple(p for p in observed.pods if p.owner in owners)
+    left = tuple(p for p in observed.pods if p.owner not in owners)
     return replace(observed, things=things, cells=cells, pods=pods, left=left)

@@ -94,7 +94,7 @@ async def test_deleting_the_namespace_is_not_stuck_and_harms_no_other_job(api_se
         await elsewhere.submit(job(), others.conductor.url)
         await here.until(here.phase, is_("Running"))
         await here.until(elsewhere.phase, is_("Running"))
-        await asyncio.to_thread(api_server.kubectl, "delete", "namespace", other, "--wait=false")
+        await asyncio.to_thread(api_server.delete_namespace, other)
         await here.until(lambda: _namespace_is_gone(api_server, other))
         kubelet.cancel()
         await there.conductor.finish(8)

@@ -54,7 +54,7 @@ def ours(policed: ApiServer) -> Iterator[str]:
     while not refusal(policed, namespace, wrong):
         assert time.monotonic() < deadline, "the policy is never in force"
     yield namespace
-    policed.kubectl("delete", "namespace", namespace, "--wait=false")
+    policed.delete_namespace(namespace)
 
 
 def refusal(server: ApiServer, namespace: str, document: dict[str, Any], account: str = ACCOUNT) -> str:

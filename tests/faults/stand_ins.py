@@ -26,6 +26,7 @@ from tidemill.local.processes import tail
 from tidemill.wire.conductor import ConductorClient, ExecutionView, JobPhase, Tide
 from tidemill.wire.gateway import Gateways, Route
 from tidemill.wire.http import Unreachable, serve
+from tidemill_rollout.tasks.source import VERIFIER_SECONDS
 
 CAPACITY = 16
 CELLS = ("cell-0", "cell-1")
@@ -48,6 +49,16 @@ def manifest(folder: Path, tasks: Path, changes: Mapping[str, Mapping[str, Any]]
     file = folder / "job.yaml"
     file.write_text(yaml.safe_dump({"apiVersion": "tidemill.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "faults"}, "spec": spec}))
     return file
+
+
+def task(folder: Path, harness: str, tests: str, *, seconds: float = 60.0, evaluator_seconds: float = VERIFIER_SECONDS) -> None:
+    """A task whose harness is `harness`, a Python program, and whose evaluator is `tests`, a shell script; each with its time-out."""
+    for part in ("tests", "environment"):
+        (folder / part).mkdir(parents=True)
+    (folder / "task.toml").write_text(f"[agent]\ntimeout_sec = {seconds}\n[verifier]\ntimeout_sec = {evaluator_seconds}\n")
+    (folder / "instruction.md").write_text("Ask the model.\n")
+    (folder / "environment" / "harness.py").write_text(harness)
+    (folder / "tests" / "test.sh").write_text(tests)
 
 
 @dataclass
@@ -80,7 +91,7 @@ class Job:
 
     def start(self, name: str) -> None:
         """conductor, gateway (the one that sandboxes knock at), gateway-1, ..."""
-        where = ("--manifest", str(self.manifest), "--workdir", str(self.folder), "--gateway-url", ",".join(self.gateway_urls))
+        where: tuple[str, ...] = ("--manifest", str(self.manifest), "--workdir", str(self.folder), "--gateway-url", ",".join(self.gateway_urls))
         kind, _, number = name.partition("-")
         if kind == "conductor":
             where += ("--port", str(self.conductor_port), "--cores-shared")

@@ -49,7 +49,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 async def test_a_full_disk_pauses_the_job_and_loses_nothing(tmp_path: Path) -> None:
-    _task(tmp_path / "tasks" / "ask")
+    stand_ins.task(tmp_path / "tasks" / "ask", HARNESS, SCORE)
     schedule = {"groupsPerStep": GROUPS, "rolloutsPerGroup": N, "steps": STEPS}
     file = stand_ins.manifest(tmp_path, tmp_path / "tasks", {"schedule": schedule})
     with small_disk(tmp_path / "disk", SIZE) as disk:
@@ -135,12 +135,3 @@ async def _until_evaluators_have_crashed(job: stand_ins.Job) -> None:
             await asyncio.sleep(0.02)
     folders = [job.seen / "executions" / view.id / str(view.attempt) for view in await job.executions()]
     assert any(not (folder / "evaluation.json").exists() for folder in folders)
-
-
-def _task(folder: Path) -> None:
-    for part in ("tests", "environment"):
-        (folder / part).mkdir(parents=True)
-    (folder / "task.toml").write_text("[agent]\ntimeout_sec = 60.0\n")
-    (folder / "instruction.md").write_text("Ask four questions.\n")
-    (folder / "environment" / "harness.py").write_text(HARNESS)
-    (folder / "tests" / "test.sh").write_text(SCORE)

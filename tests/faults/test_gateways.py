@@ -10,6 +10,7 @@ import pytest
 
 from tests.end_to_end.running import query
 from tests.faults import stand_ins
+from tests.rollout.gateway.world import TOKEN
 from tidemill.trajectory.files import read_trajectory
 from tidemill.wire.conductor import JobPhase
 from tidemill.wire.gateway import GatewayClient
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 async def test_a_gateway_that_is_killed_holds_up_its_own_executions_only_and_nothing_is_lost(tmp_path: Path) -> None:
-    _task(tmp_path / "tasks" / "ask")
+    stand_ins.task(tmp_path / "tasks" / "ask", HARNESS, SCORE, evaluator_seconds=20.0)
     schedule = {"groupsPerStep": GROUPS, "rolloutsPerGroup": N, "steps": STEPS}
     file = stand_ins.manifest(tmp_path, tmp_path / "tasks", {"schedule": schedule, "gateway": {"replicas": len(NAMES)}})
     async with stand_ins.running(file, tmp_path / "job", lambda prompt: "an answer") as job:
@@ -56,7 +57,7 @@ async def test_a_gateway_that_is_killed_holds_up_its_own_executions_only_and_not
         _release(job)
         job.start("gateway")
         tide = await job.until("the job ends", lambda tide: tide.phase in stand_ins.ENDED, 90)
-        states = [await GatewayClient(url, stand_ins.TOKEN, job.session).state() for url in job.gateway_urls]
+        states = [await GatewayClient(url, TOKEN, job.session).state() for url in job.gateway_urls]
     assert (tide.phase, tide.condition) == (JobPhase.SUCCEEDED, "")
     assert tide.started == tide.terminated == tide.dispatched == GROUPS * N * STEPS
     rows = query(tmp_path / "job" / "conductor.db", "SELECT * FROM executions")
@@ -91,12 +92,3 @@ def _of(number: int, executions: set[str]) -> set[str]:
 
 async def _names(job: stand_ins.Job) -> set[str]:
     return {view.id for view in await job.executions()}
-
-
-def _task(folder: Path) -> None:
-    for part in ("tests", "environment"):
-        (folder / part).mkdir(parents=True)
-    (folder / "task.toml").write_text("[agent]\ntimeout_sec = 60.0\n[verifier]\ntimeout_sec = 20.0\n")
-    (folder / "instruction.md").write_text("Write the model's answers into answers.txt.\n")
-    (folder / "environment" / "harness.py").write_text(HARNESS)
-    (folder / "tests" / "test.sh").write_text(SCORE)

@@ -84,6 +84,8 @@ EVALUATORS = {
     "evaluator-is-repaired": "sleep 0.5; [ -e /tests/repaired ] || exit 1\n" + SCORE,
 }
 
+LIMITS = {"hangs-before-it-asks": 2.0, "hangs-after-it-asked": 8.0}  # seconds
+
 TASKS = (*HARNESSES, *EVALUATORS)
 DONE = tuple(name for name in HARNESSES if name != "silent" and not name.endswith("before-it-asks"))  # they leave an answer behind
 N = 2
@@ -117,7 +119,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
 async def _lived(folder: Path) -> Told:
     tasks = folder / "tasks"
     for name in TASKS:
-        _task(tasks / name, HARNESSES.get(name, HARNESSES["good"]), EVALUATORS.get(name, SCORE))
+        harness, tests = ASK + HARNESSES.get(name, HARNESSES["good"]), EVALUATORS.get(name, SCORE)
+        stand_ins.task(tasks / name, harness, tests, seconds=LIMITS.get(name, 60.0), evaluator_seconds=2.0)
     file = stand_ins.manifest(folder, tasks, {"schedule": {"groupsPerStep": len(TASKS), "rolloutsPerGroup": N}})
     async with stand_ins.running(file, folder / "job", lambda prompt: "hello") as job:
         job.engine.seconds = lambda prompt: 0.5 if "flood" in prompt else 0.0  # else a slow harness never has many calls in flight
@@ -138,16 +141,6 @@ async def _repair(job: stand_ins.Job, task: Path) -> None:
     while not any("evaluator-is-repaired" in line["reason"] for line in job.told("conductor", "evaluator crashed")):
         await asyncio.sleep(0.02)
     (task / "tests" / "repaired").touch()
-
-
-def _task(folder: Path, harness: str, tests: str) -> None:
-    for part in ("tests", "environment"):
-        (folder / part).mkdir(parents=True)
-    seconds = {"hangs-before-it-asks": 2.0, "hangs-after-it-asked": 8.0}.get(folder.name, 60.0)
-    (folder / "task.toml").write_text(f"[agent]\ntimeout_sec = {seconds}\n[verifier]\ntimeout_sec = 2.0\n")
-    (folder / "instruction.md").write_text("Write what the model says to answer.txt.\n")
-    (folder / "environment" / "harness.py").write_text(ASK + harness)
-    (folder / "tests" / "test.sh").write_text(tests)
 
 
 def test_the_job_succeeds_and_counts_every_execution(told: Told) -> None:

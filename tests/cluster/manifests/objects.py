@@ -54,4 +54,4 @@ def objects_in_a_namespace(api_server: ApiServer) -> Iterator[Objects]:
     api_server.make_namespace(namespace)
     with config.new_client_from_config(config_file=str(api_server.kubeconfig)) as client:
         yield Objects(CustomObjectsApi(client), namespace)
-    api_server.kubectl("delete", "namespace", namespace, "--wait=false")
+    api_server.delete_namespace(namespace)

@@ -56,4 +56,4 @@ def installed(cluster: Cluster, release: None) -> Iterator[str]:
     name = f"lab-{secrets.token_hex(3)}"
     cluster.make_namespace(name)
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    cluster.delete_namespace(name)

@@ -34,7 +34,7 @@ def watching(cluster: Cluster) -> Iterator[Prometheus]:
         (pod,) = wait_ready(cluster, MONITORING, _NAME)
         yield Prometheus(f"http://127.0.0.1:{cluster.forward(pod['status']['podIP'], _PORT)}")
     finally:
-        cluster.kubectl("delete", "namespace", MONITORING, "--wait=false")
+        cluster.delete_namespace(MONITORING)
 
 
 def _rights() -> tuple[dict[str, Any], ...]:

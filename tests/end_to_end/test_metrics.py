@@ -70,10 +70,15 @@ def test_hours_by_role_are_those_of_the_report(finished: Finished) -> None:
     scraped: dict[tuple[str, str], tuple[float, float]] = {}
     for series in finished.prometheus.samples("tidemill_cell_role_seconds_total", finished.last_scrape):
         scraped[series.labels["cell"], series.labels["role"]] = series.last / 3600, series.samples[-1][0]
-    told = {key: hours(finished.events, at).get(key, 0.0) for key, (_, at) in scraped.items()}
-    for role in ("Rollout", "Training", "Flipping"):
-        found, wanted = (sum(h for (_, of), h in by_cell.items() if of == role) for by_cell in ({k: h for k, (h, _) in scraped.items()}, told))
+    reported = {key: hours(finished.events, at).get(key, 0.0) for key, (_, at) in scraped.items()}
+    by_role = {role: sum(h for (_, of), (h, _) in scraped.items() if of == role) for role in ("Rollout", "Training", "Flipping")}
+    for role, found in by_role.items():
+        wanted = sum(h for (_, of), h in reported.items() if of == role)
         assert found == pytest.approx(wanted, rel=TOLERANCE, abs=INTERVAL_SECONDS / 3600), role
+    assert sum(by_role.values()) == pytest.approx(sum(reported.values()), rel=TOLERANCE)
+    whole = finished.summary.wall_seconds / 3600 * len({cell for cell, _ in scraped})
+    for role, told in finished.summary.hours_by_role.items():
+        assert by_role[role] / whole == pytest.approx(told / whole, abs=TOLERANCE), f"utilization in {role}"
 
 
 def test_the_report_adds_up_the_hours_of_the_events_to_the_jobs_end(finished: Finished) -> None:

@@ -83,7 +83,7 @@ def test_cells_left_rollout_while_agents_were_in_mid_answer_and_others_went_on(f
     flips = [flip for flip in finished.of(FlipEnded) if flip.to is Role.TRAINING]
     assert sum(flip.calls_in_flight > 0 for flip in flips) >= FLIPS
     assert all(list(flip.phases) == ["drain", "sleep", "join"] for flip in flips)
-    assert finished.moved, "of the job's own agents"
+    assert len(finished.moved) >= FLIPS, "of the job's own agents"
     assert all(piece.token_ids for turn in finished.moved for piece in turn.pieces)
     moved = [turn for turn in finished.turns + finished.probed.turns if len(turn.pieces) > 1]
     assert finished.summary.resubmitted_calls == len(moved)
